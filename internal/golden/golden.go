@@ -1,0 +1,11 @@
+// Package golden holds known-good bytes of the Java originals, for tests: frames, entries, index records, store directories,
+// JSON corner cases and exchanges with running nodes. Only tests import it. Data files are listed in docs/testing.md.
+package golden
+
+import "embed"
+
+//go:embed *.json
+var files embed.FS
+
+// Read gives the content of one golden file, named without a directory ("frames-0.4.0.json").
+func Read(name string) ([]byte, error) { return files.ReadFile(name) }
