@@ -1,0 +1,175 @@
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Process is one child in a process group of its own. Its standard error, and what no line handler takes of its standard output, go to
+// a log file that is appended to over restarts. It dies with the process that started it.
+type Process struct {
+	argv []string
+	log  string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process has ended and its output is read
+	err  error         // how it ended; valid once done is closed
+}
+
+// Start runs argv in directory dir with its output appended to the file log. Each whole line of standard output is given to
+// line, if not nil, on one goroutine.
+func Start(argv []string, dir, log string, line func([]byte)) (*Process, error) {
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open log of %s: %w", argv[0], err)
+	}
+	defer f.Close() // the child has its own descriptor
+	p := &Process{argv: argv, log: log, cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
+	p.cmd.Dir = dir
+	p.cmd.Stderr = f
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	var out io.ReadCloser
+	if line == nil {
+		p.cmd.Stdout = f
+	} else if out, err = p.cmd.StdoutPipe(); err != nil {
+		return nil, fmt.Errorf("pipe output of %s: %w", argv[0], err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", argv[0], err)
+	}
+	go func() {
+		if out != nil {
+			for s := bufio.NewScanner(out); s.Scan(); {
+				line(s.Bytes())
+			}
+		}
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Pid is the process id, which is also the id of its process group.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Kill ends the whole process group with SIGKILL and waits for it.
+func (p *Process) Kill() {
+	_ = syscall.Kill(-p.Pid(), syscall.SIGKILL) // fails only when nothing is left to kill
+	<-p.done
+}
+
+// Stop asks with SIGTERM and kills what is left after grace. It returns an error when it had to kill, or when the exit code
+// says failure; 143 is what a JVM answers to SIGTERM.
+func (p *Process) Stop(grace time.Duration) error {
+	_ = syscall.Kill(p.Pid(), syscall.SIGTERM) // fails only when it is gone already
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+		p.Kill()
+		return fmt.Errorf("%s did not end within %v of SIGTERM; log in %s", filepath.Base(p.argv[0]), grace, p.log)
+	}
+	_ = syscall.Kill(-p.Pid(), syscall.SIGKILL) // its children, if it left any
+	var exit *exec.ExitError
+	if errors.As(p.err, &exit) && exit.ExitCode() == 128+int(syscall.SIGTERM) {
+		return nil
+	}
+	return p.err
+}
+
+// Usage reads from the kernel how much memory the process holds and how much processor time it has used since its start.
+func (p *Process) Usage() (rss int64, cpu time.Duration, err error) { return Usage(p.Pid()) }
+
+// Usage is the resident set in bytes and the processor time, user and system, of the live process pid.
+func Usage(pid int) (rss int64, cpu time.Duration, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, fmt.Errorf("read usage: %w", err)
+	}
+	// The second field is the name in parentheses, which may hold blanks; what follows it starts with field 3.
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	const utime, stime, pages = 14 - 3, 15 - 3, 24 - 3
+	if len(f) <= pages {
+		return 0, 0, fmt.Errorf("read usage of %d: %q", pid, stat)
+	}
+	var n [3]int64
+	for i, at := range []int{utime, stime, pages} {
+		if n[i], err = strconv.ParseInt(f[at], 10, 64); err != nil {
+			return 0, 0, fmt.Errorf("read usage of %d: %w", pid, err)
+		}
+	}
+	const ticksPerSecond = 100 // USER_HZ, the same on every Linux architecture Go runs on
+	return n[2] * int64(os.Getpagesize()), time.Duration(n[0]+n[1]) * time.Second / ticksPerSecond, nil
+}
+
+// Run runs argv to its end, or kills its process group when ctx ends, and gives its standard output. The error holds what it
+// wrote to standard error.
+func Run(ctx context.Context, argv ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, &stderr)
+	}
+	return out, nil
+}
+
+// ports hands out ports below the range the kernel takes for outgoing connections, so that a node that was killed can come
+// back on its own. Processes that test at the same time start at different places.
+var ports struct {
+	once sync.Once
+	next atomic.Int32
+}
+
+const portLo, portHi = 12000, 32000
+
+// FreePort finds a port on which nobody listens.
+func FreePort() (int, error) {
+	ports.once.Do(func() { ports.next.Store(int32(os.Getpid() * 37 % (portHi - portLo))) })
+	for range portHi - portLo {
+		port := portLo + int(ports.next.Add(1))%(portHi-portLo)
+		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+		if err != nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			return 0, fmt.Errorf("give port %d back: %w", port, err)
+		}
+		return port, nil
+	}
+	return 0, errors.New("no free port below the ephemeral range")
+}
+
+// Until calls ok every few milliseconds until it is true, and fails when ctx ends first; what says what was waited for.
+func Until(ctx context.Context, what string, ok func() bool) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what, ctx.Err())
+		case <-tick.C:
+		}
+	}
+	return nil
+}

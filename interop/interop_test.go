@@ -1,0 +1,152 @@
+// Package interop tests our program together with the Java originals, as processes on loopback ports.
+//
+// The originals come from Maven at the first run (package original). Without a JDK or Maven the tests that need them are skipped; where the
+// environment says CI=true that is a failure. INTEROP_LONG=1 makes the rounds of the longer tests many. A failed test keeps its directories
+// and says where. DLEDGER names a program to test instead of one built from this tree.
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"dledger/interop/harness"
+	"dledger/interop/original"
+)
+
+var generations = []original.Generation{original.G03, original.G04}
+
+// rounds is how often a test does a thing that may be done many times.
+func rounds(quick, long int) int {
+	if os.Getenv("INTEROP_LONG") != "" {
+		return long
+	}
+	return quick
+}
+
+var binary struct {
+	once sync.Once
+	dir  string
+	path string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if binary.dir != "" {
+		if err := os.RemoveAll(binary.dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+	}
+	os.Exit(code)
+}
+
+// ours is our program, built once.
+func ours(t *testing.T) harness.Kind {
+	t.Helper()
+	binary.once.Do(func() {
+		if binary.path = os.Getenv("DLEDGER"); binary.path != "" {
+			return
+		}
+		if binary.dir, binary.err = os.MkdirTemp("", "dledger-interop-"); binary.err != nil {
+			return
+		}
+		binary.path = filepath.Join(binary.dir, "dledger")
+		if out, err := exec.Command("go", "build", "-o", binary.path, "dledger/cmd/dledger").CombinedOutput(); err != nil {
+			binary.err = fmt.Errorf("build dledger: %w\n%s", err, out)
+		}
+	})
+	if binary.err != nil {
+		t.Fatal(binary.err)
+	}
+	return harness.Kind{Go: binary.path}
+}
+
+// java is the original of generation g.
+func java(t *testing.T, g original.Generation) harness.Kind {
+	t.Helper()
+	kit, err := original.Fetch(t.Context(), g)
+	if errors.Is(err, original.ErrUnavailable) && os.Getenv("CI") != "true" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return harness.Kind{Java: kit}
+}
+
+// group makes a group in a directory that stays when the test fails, and ends its processes with the test.
+func group(t *testing.T, kinds ...harness.Kind) *harness.Group {
+	t.Helper()
+	dir := scratch(t)
+	g, err := harness.NewGroup("interop", dir, kinds...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Kill)
+	return g
+}
+
+// scratch is a directory that is removed unless the test fails.
+func scratch(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "interop-"+strings.ReplaceAll(t.Name(), "/", "_")+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("logs and data are in %s", dir)
+			return
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// within is the test's context with a limit.
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// started starts all nodes of g and waits for a leader.
+func started(t *testing.T, g *harness.Group) *harness.Node {
+	t.Helper()
+	must(t, g.Start())
+	leader, err := g.WaitLeader(within(t, 30*time.Second))
+	must(t, err)
+	return leader
+}
+
+// finish ends a load that is still running, waits until all nodes hold the same, stops them and judges their files.
+func finish(t *testing.T, g *harness.Group, load *harness.Load) {
+	t.Helper()
+	acked, undecided, err := load.Stop()
+	must(t, err)
+	last, err := g.Settle(within(t, 30*time.Second))
+	must(t, err)
+	if err := g.Stop(); err != nil {
+		t.Errorf("nodes did not end well: %v", err)
+	}
+	must(t, g.Judge(acked, last))
+	t.Logf("%d acknowledged, %d undecided, last index %d", len(acked), undecided, last)
+}

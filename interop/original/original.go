@@ -1,0 +1,152 @@
+// Package original fetches the Java DLedger and makes it runnable: it owns the artifact's coordinates, our two small drivers
+// (Node.java, a server; Client.java, the original's client at work) and the Java options both need. It starts nothing itself;
+// start at Fetch.
+package original
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+//go:embed pom.xml
+var pom []byte
+
+//go:embed Node.java
+var nodeSource []byte
+
+//go:embed Client.java
+var clientSource []byte
+
+// Generation names one of the two wire generations of the original; its value is also our setting `compat`.
+type Generation string
+
+const (
+	G03 Generation = "0.3" // 0.3.1.2, what every RocketMQ release ships
+	G04 Generation = "0.4" // 0.4.0
+)
+
+// Version is the release that stands for the generation.
+func (g Generation) Version() string {
+	if g == G03 {
+		return "0.3.1.2"
+	}
+	return "0.4.0"
+}
+
+// ErrUnavailable says that this machine has no JDK or no Maven.
+var ErrUnavailable = errors.New("the Java original cannot be run here")
+
+// Kit is one generation, ready to run.
+type Kit struct {
+	Gen       Generation
+	java      string
+	classPath string
+}
+
+// opens lets releases of 2022 unmap files on Java 9 and newer. Without it 0.3.1.2 dies at its first truncation or deletion of a file.
+var opens = []string{
+	"--add-opens=java.base/java.nio=ALL-UNNAMED",
+	"--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+	"--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+	"--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+}
+
+// Lean are options for many short-lived servers on a small machine: they start quickly and stay small, and are slower later on.
+var Lean = []string{"-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"}
+
+// Fetch brings generation g onto this machine and compiles the drivers against it, once per content of this package: the
+// result is kept in the user's cache directory, where parallel callers may race harmlessly. The error wraps ErrUnavailable if
+// there is no JDK or Maven.
+func Fetch(ctx context.Context, g Generation) (*Kit, error) {
+	tools := map[string]string{"java": "", "javac": "", "mvn": ""}
+	for name := range tools {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		tools[name] = path
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, fmt.Errorf("find the user's cache directory: %w", err)
+	}
+	key := sha256.Sum256(bytes.Join([][]byte{pom, nodeSource, clientSource, []byte(g.Version())}, []byte{0}))
+	home := filepath.Join(cache, "dledger-interop", fmt.Sprintf("%s-%x", g.Version(), key[:8]))
+	if _, err := os.Stat(home); errors.Is(err, os.ErrNotExist) {
+		if err := build(ctx, tools, g, home); err != nil {
+			return nil, err
+		}
+	} else if err != nil {
+		return nil, fmt.Errorf("look for the fetched original: %w", err)
+	}
+	return &Kit{
+		Gen:       g,
+		java:      tools["java"],
+		classPath: filepath.Join(home, "classes") + string(os.PathListSeparator) + filepath.Join(home, "lib", "*"),
+	}, nil
+}
+
+// build fills a directory beside home and renames it, so that home is whole or absent.
+func build(ctx context.Context, tools map[string]string, g Generation, home string) error {
+	if err := os.MkdirAll(filepath.Dir(home), 0o755); err != nil {
+		return fmt.Errorf("make the cache of originals: %w", err)
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(home), "fetch-")
+	if err != nil {
+		return fmt.Errorf("make the cache of originals: %w", err)
+	}
+	defer os.RemoveAll(tmp) // fails only when already renamed, or leaves a stray directory in a cache
+	for name, text := range map[string][]byte{"pom.xml": pom, "Node.java": nodeSource, "Client.java": clientSource} {
+		if err := os.WriteFile(filepath.Join(tmp, name), text, 0o644); err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+	if err := run(ctx, tmp, tools["mvn"], "-q", "-B", "-Ddledger.version="+g.Version(), "dependency:copy-dependencies",
+		"-DincludeScope=runtime", "-DoutputDirectory="+filepath.Join(tmp, "lib")); err != nil {
+		return err
+	}
+	if err := run(ctx, tmp, tools["javac"], "-Xlint:all,-processing,-path", "-d", "classes",
+		"-cp", filepath.Join("lib", "*"), "Node.java", "Client.java"); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, home); err != nil && !errors.Is(err, os.ErrExist) {
+		if _, gone := os.Stat(home); gone != nil {
+			return fmt.Errorf("publish the fetched original: %w", err)
+		}
+	}
+	return nil
+}
+
+func run(ctx context.Context, dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", filepath.Base(name), err, out)
+	}
+	return nil
+}
+
+// Node is the argument list, program first, of a server with the given `KEY=VALUE` settings; see Node.java for what it prints.
+// jvm holds further Java options, as Lean does; home becomes the JVM's user.home, where the originals put their own logs.
+func (k *Kit) Node(jvm []string, home string, settings ...string) []string {
+	return k.argv(jvm, home, "Node", settings)
+}
+
+// Client is the argument list of Client.java: count entries of size bytes, threads in flight.
+func (k *Kit) Client(jvm []string, home, group, peers string, count, threads, size int) []string {
+	return k.argv(jvm, home, "Client", []string{group, peers, fmt.Sprint(count), fmt.Sprint(threads), fmt.Sprint(size)})
+}
+
+func (k *Kit) argv(jvm []string, home, class string, args []string) []string {
+	argv := append([]string{k.java}, opens...)
+	argv = append(argv, jvm...)
+	argv = append(argv, "-Duser.home="+home, "-cp", k.classPath, class)
+	return append(argv, args...)
+}

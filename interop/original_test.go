@@ -1,0 +1,58 @@
+package interop
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"dledger/interop/harness"
+)
+
+// The yardstick: what the other tests ask of mixed groups, a group of originals alone does.
+func TestOriginalsAloneKeepAcknowledgedEntries(t *testing.T) {
+	for _, gen := range generations {
+		t.Run(string(gen), func(t *testing.T) {
+			k := java(t, gen)
+			g := group(t, k, k, k)
+			started(t, g)
+			load := harness.StartLoad(g, "base", 16, 200)
+			must(t, load.More(within(t, 30*time.Second), 3000))
+			finish(t, g, load)
+		})
+	}
+}
+
+// rotate moves leadership to every node under load, then kills every node in turn and starts it again.
+func rotate(t *testing.T, g *harness.Group, load *harness.Load) {
+	t.Helper()
+	for _, n := range g.Nodes {
+		must(t, g.Lead(within(t, 30*time.Second), n))
+		must(t, load.More(within(t, 20*time.Second), 300))
+	}
+	for _, n := range g.Nodes {
+		n.Kill()
+		if err := load.More(within(t, 30*time.Second), 300); err != nil {
+			t.Fatalf("without %s: %v\n%s", n.ID, err, g.Logs())
+		}
+		must(t, n.Start())
+		if err := load.More(within(t, 30*time.Second), 300); err != nil {
+			t.Fatalf("with %s again: %v\n%s", n.ID, err, g.Logs())
+		}
+	}
+}
+
+// composition names a group by its nodes, ours first: "2 go 1 java 0.3".
+func composition(kinds []harness.Kind) string {
+	count := map[string]int{}
+	for _, k := range kinds {
+		count[k.String()]++
+	}
+	name := ""
+	for _, k := range kinds {
+		if n := count[k.String()]; n > 0 {
+			name += fmt.Sprintf("%d %s ", n, k)
+			delete(count, k.String())
+		}
+	}
+	return name[:len(name)-1]
+}
