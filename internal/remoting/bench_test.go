@@ -1,0 +1,76 @@
+package remoting
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"time"
+)
+
+// echo answers every request with its own body.
+type echo struct{}
+
+func (echo) Handle(c *Conn, req *Frame) { c.Reply(req.Ref(), Answer{Code: 200}, req.Body) }
+func (echo) Idle(*Conn)                 {}
+
+// BenchmarkEcho measures round trips over loopback TCP with so many calls in flight; both ends run in this process.
+func BenchmarkEcho(b *testing.B) {
+	for _, size := range []int{100, 16 << 10} {
+		for _, flight := range []int{1, 64, 256} {
+			b.Run(fmt.Sprintf("body=%d/inflight=%d", size, flight), func(b *testing.B) {
+				l, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					b.Fatal(err)
+				}
+				s := NewServer(ServerConfig{Handler: echo{}})
+				go s.Serve(l)
+				defer s.Close()
+				cl := NewClient(ClientConfig{})
+				defer cl.Close()
+				slots := make(chan struct{}, flight)
+				body := make([]byte, size)
+				done := func(_ *Frame, err error) {
+					if err != nil {
+						b.Error(err)
+					}
+					<-slots
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					slots <- struct{}{}
+					if err := cl.Go(l.Addr().String(), Request{Code: 50001}, 3*time.Second, done, body); err != nil {
+						b.Fatal(err)
+					}
+				}
+				for range flight {
+					slots <- struct{}{}
+				}
+				calls := float64(cl.Stats().SystemCalls+s.Stats().SystemCalls) / float64(b.N)
+				b.ReportMetric(calls, "syscalls/op")
+			})
+		}
+	}
+}
+
+func BenchmarkHeaderParse(b *testing.B) {
+	head := []byte(`{"code":51004,"flag":0,"language":"JAVA","opaque":12345,"serializeTypeCurrentRPC":"JSON","version":0}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		var h Header
+		if err := h.parseJSON(head); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkHeaderWrite(b *testing.B) {
+	h := Header{Code: 200, Flag: flagAnswer, Opaque: 12345, Language: Language}
+	var buf []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		var err error
+		if buf, err = appendHead(buf[:0], &h, 100); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

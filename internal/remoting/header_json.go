@@ -1,0 +1,280 @@
+package remoting
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// appendJSON appends h as the original writes it: keys in alphabetical order, no blanks, no key without a value.
+func (h *Header) appendJSON(dst []byte) []byte {
+	dst = append(dst, `{"code":`...)
+	dst = strconv.AppendInt(dst, int64(h.Code), 10)
+	if len(h.Ext) > 0 {
+		dst = append(dst, `,"extFields":{`...)
+		first := true
+		for key, value := range h.Ext {
+			if !first {
+				dst = append(dst, ',')
+			}
+			first = false
+			dst = appendString(dst, key)
+			dst = append(dst, ':')
+			dst = appendString(dst, value)
+		}
+		dst = append(dst, '}')
+	}
+	dst = append(dst, `,"flag":`...)
+	dst = strconv.AppendInt(dst, int64(h.Flag), 10)
+	dst = append(dst, `,"language":`...)
+	dst = appendString(dst, h.Language)
+	dst = append(dst, `,"opaque":`...)
+	dst = strconv.AppendInt(dst, int64(h.Opaque), 10)
+	if h.Remark != "" {
+		dst = append(dst, `,"remark":`...)
+		dst = appendString(dst, h.Remark)
+	}
+	dst = append(dst, `,"serializeTypeCurrentRPC":"JSON","version":`...)
+	dst = strconv.AppendInt(dst, int64(h.Version), 10)
+	return append(dst, '}')
+}
+
+// appendString appends s as a JSON string: control characters, quotes and backslashes escaped, bytes that are no UTF-8 replaced.
+func appendString(dst []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	from := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
+			i++
+			continue
+		}
+		if c >= utf8.RuneSelf {
+			r, n := utf8.DecodeRuneInString(s[i:])
+			if r != utf8.RuneError || n > 1 {
+				i += n
+				continue
+			}
+			dst = append(append(dst, s[from:i]...), "\ufffd"...)
+		} else if c == '"' || c == '\\' {
+			dst = append(append(dst, s[from:i]...), '\\', c)
+		} else {
+			dst = append(append(dst, s[from:i]...), '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+		i++
+		from = i
+	}
+	return append(append(dst, s[from:]...), '"')
+}
+
+// parseJSON reads a header. The headers that this package and the originals write take the quick way; everything else that is
+// JSON takes the tolerant one: blanks, escapes, numbers as strings, field values that are no strings, null.
+func (h *Header) parseJSON(b []byte) error {
+	if h.parseQuick(b) {
+		return nil
+	}
+	*h = Header{Serial: SerialJSON}
+	return h.parseTolerant(b)
+}
+
+// parseQuick reads b when it has no blanks, no escapes and only the known keys with values of their own type, in any order.
+// It reports false, with h half filled, as soon as that is not so.
+func (h *Header) parseQuick(b []byte) bool {
+	q := quick{b: b}
+	if !q.eat('{') {
+		return false
+	}
+	for {
+		key, ok := q.string()
+		if !ok || !q.eat(':') {
+			return false
+		}
+		var value []byte
+		switch string(key) {
+		case "code":
+			h.Code, ok = q.int()
+		case "flag":
+			h.Flag, ok = q.int()
+		case "opaque":
+			h.Opaque, ok = q.int()
+		case "version":
+			h.Version, ok = q.int()
+		case "language":
+			if value, ok = q.string(); ok {
+				h.Language = languageName(value)
+			}
+		case "remark":
+			if value, ok = q.string(); ok {
+				h.Remark = string(value)
+			}
+		case "serializeTypeCurrentRPC":
+			_, ok = q.string()
+		case "extFields":
+			h.Ext, ok = q.fields()
+		default:
+			return false
+		}
+		if !ok {
+			return false
+		}
+		if q.eat(',') {
+			continue
+		}
+		return q.eat('}') && q.i == len(b)
+	}
+}
+
+// languageName gives the name that b spells, without an allocation for the usual ones.
+func languageName(b []byte) string {
+	switch string(b) {
+	case "JAVA":
+		return "JAVA"
+	case Language:
+		return Language
+	}
+	return string(b)
+}
+
+// quick is a reader of the plainest JSON.
+type quick struct {
+	b []byte
+	i int
+}
+
+func (q *quick) eat(c byte) bool {
+	if q.i < len(q.b) && q.b[q.i] == c {
+		q.i++
+		return true
+	}
+	return false
+}
+
+// string reads a string without escapes, control characters and bytes above ASCII; the result aliases the input.
+func (q *quick) string() ([]byte, bool) {
+	if !q.eat('"') {
+		return nil, false
+	}
+	for i := q.i; i < len(q.b); i++ {
+		c := q.b[i]
+		if c == '"' {
+			s := q.b[q.i:i]
+			q.i = i + 1
+			return s, true
+		}
+		if c == '\\' || c < ' ' || c >= utf8.RuneSelf {
+			return nil, false
+		}
+	}
+	return nil, false
+}
+
+func (q *quick) int() (int32, bool) {
+	negative := q.eat('-')
+	from, n := q.i, int64(0)
+	for q.i < len(q.b) && q.b[q.i]-'0' < 10 && q.i-from < 10 {
+		n = n*10 + int64(q.b[q.i]-'0')
+		q.i++
+	}
+	if negative {
+		n = -n
+	}
+	return int32(n), q.i > from && n >= math.MinInt32 && n <= math.MaxInt32
+}
+
+func (q *quick) fields() (map[string]string, bool) {
+	if !q.eat('{') {
+		return nil, false
+	}
+	fields := make(map[string]string, 16)
+	if q.eat('}') {
+		return fields, true
+	}
+	for {
+		key, ok := q.string()
+		if !ok || !q.eat(':') {
+			return nil, false
+		}
+		value, ok := q.string()
+		if !ok {
+			return nil, false
+		}
+		fields[string(key)] = string(value)
+		if q.eat(',') {
+			continue
+		}
+		return fields, q.eat('}')
+	}
+}
+
+func (h *Header) parseTolerant(b []byte) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(b, &fields); err != nil {
+		return fmt.Errorf("header: %w", err)
+	}
+	if fields == nil {
+		return errors.New("header is null")
+	}
+	for _, f := range []struct {
+		name string
+		to   *int32
+	}{{"code", &h.Code}, {"flag", &h.Flag}, {"opaque", &h.Opaque}, {"version", &h.Version}} {
+		if raw, ok := fields[f.name]; ok {
+			n, err := tolerantInt(raw)
+			if err != nil {
+				return fmt.Errorf("header %s: %w", f.name, err)
+			}
+			*f.to = n
+		}
+	}
+	h.Language, _ = text(fields["language"])
+	h.Remark, _ = text(fields["remark"])
+	if raw, ok := fields["extFields"]; ok {
+		var ext map[string]json.RawMessage
+		if err := json.Unmarshal(raw, &ext); err != nil {
+			return fmt.Errorf("header extFields: %w", err)
+		}
+		if ext != nil {
+			h.Ext = make(map[string]string, len(ext))
+		}
+		for key, value := range ext {
+			if s, ok := text(value); ok {
+				h.Ext[key] = s
+			}
+		}
+	}
+	return nil
+}
+
+// text gives a string's characters, and any other value as it is spelled; null and absent values are not ok.
+func text(raw json.RawMessage) (string, bool) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return "", false
+	}
+	if raw[0] != '"' {
+		return string(raw), true
+	}
+	var s string
+	err := json.Unmarshal(raw, &s)
+	return s, err == nil
+}
+
+func tolerantInt(raw json.RawMessage) (int32, error) {
+	s, ok := text(raw)
+	if !ok {
+		return 0, nil
+	}
+	s = strings.TrimSpace(s)
+	if n, err := strconv.ParseInt(s, 10, 32); err == nil {
+		return int32(n), nil
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || f != math.Trunc(f) || f < math.MinInt32 || f > math.MaxInt32 {
+		return 0, fmt.Errorf("%.40q is no int32", s)
+	}
+	return int32(f), nil
+}
