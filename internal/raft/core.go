@@ -1,0 +1,530 @@
+// Package raft owns election and replication of one replicated log: who leads, which entries go where, what is committed.
+// It never reads a clock, a file or a socket, starts no goroutine and knows no entry's bytes: inputs go in, one Ready comes
+// out, and the same inputs always give the same outputs. Start at Core.
+//
+// It follows the Java original's rules (DLedgerLeaderElector, MemberState, DLedgerEntryPusher) where nodes of both kinds meet,
+// and the Raft paper where the original departs from it. Invariants R1-R9 are those of docs/invariants.md.
+package raft
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Config is fixed for the life of a Core. All durations are on the caller's clock.
+type Config struct {
+	ID      ID
+	Members []ID // the whole group, this node included; fixed
+	Compat  Compat
+
+	Heartbeat       time.Duration // between two heartbeats of a leader
+	HeartbeatLeak   int           // a leader or follower gives up after this many intervals of silence
+	MinVoteInterval time.Duration // a candidate's pause before its next attempt is drawn from [Min, Max)
+	MaxVoteInterval time.Duration
+	MinTakeInterval time.Duration // the same while it takes leadership over by a transfer
+	MaxTakeInterval time.Duration
+	VoteWait        time.Duration // how long a candidate waits for answers before it draws its conclusion
+	PushTimeout     time.Duration // an unanswered push is taken for lost after this time
+	CommitIdle      time.Duration // a commit index that no push carried is sent alone after this time
+	TransferWait    time.Duration // how long a transferee may need to catch up
+	TransferLag     Index         // a transferee further behind than this is refused
+	MaxInflight     int           // unanswered append requests a follower may have
+	MaxEntries      Index         // entries in one append request
+	MaxPending      Index         // uncommitted entries of the own term before Propose refuses
+	Preferred       []ID          // who should lead, if alive
+	NoElection      bool          // never campaign (enableLeaderElector=false)
+
+	Rand func(n int64) int64 // uniform in [0, n); the only source of chance
+}
+
+// Initial is what recovery found on disk.
+type Initial struct {
+	Term     Term
+	Vote     ID
+	First    Index // of the first entry; Last+1 if there is none
+	Last     Index // -1 or First-1 if there is none
+	PrevTerm Term  // of entry First-1; -1 for First 0, UnknownTerm if not known
+	Runs     []Run
+	Commit   Index
+	// Abstain is the index up to which this node once held the log and no longer does (a lost tail), or -1. Until its log reaches
+	// that far again, it neither votes nor campaigns: what it acknowledged may be missing.
+	Abstain Index
+}
+
+// Role of a member in its term.
+type Role uint8
+
+const (
+	Candidate Role = iota // also the role at start
+	Follower
+	Leader
+)
+
+func (r Role) String() string { return [...]string{"candidate", "follower", "leader"}[r] }
+
+// EffectKind says what an Effect asks for.
+type EffectKind uint8
+
+const (
+	EffectAppend  EffectKind = iota // store entries First..Last from Payload
+	EffectPropose                   // store the next accepted proposal as entries First..Last of Term
+	EffectNoop                      // store a no-op entry First of Term
+	EffectCut                       // Last becomes the last entry
+	EffectReset                     // drop the whole log; the next entry is First, behind one of Term, at byte position Pos (-1: the Pos in the Payload that follows)
+)
+
+// Effect is one change of the log, to be carried out in the order listed.
+type Effect struct {
+	Kind        EffectKind
+	First, Last Index
+	Term        Term
+	Pos         int64
+	Payload     Payload
+}
+
+// Ready is what the caller must do, in this order: make Term and Vote durable if SaveTerm; carry out Effects and hand them to
+// the operating system; send Messages; publish Commit, Role and Leader. Its slices are valid until the next input.
+//
+// Answers that promise durable entries are held back inside the core until Durable covers them, so that every message in
+// Messages may go as soon as the effects before it are written.
+type Ready struct {
+	SaveTerm bool
+	Term     Term
+	Vote     ID
+	Effects  []Effect
+	Messages []Message
+	Events   []Event
+	Confirms []Confirm
+	Commit   Index
+	Role     Role
+	Leader   ID
+}
+
+// Confirm is the outcome of a ReadIndex request: with OK, every entry acknowledged before the request is at or below Index,
+// and this node was still the leader after the request came.
+type Confirm struct {
+	Ref   uint64
+	Index Index
+	OK    bool
+}
+
+// EventKind names something an operator may want to know.
+type EventKind uint8
+
+const (
+	EventRole        EventKind = iota // role, term or leader changed
+	EventCut                          // entries were cut: Index is the new last one
+	EventReset                        // the log starts anew behind Index
+	EventStuck                        // Peer needs entries before Index that are gone, and cannot be given a log that starts there
+	EventConflict                     // Peer's leader wants to replace entry Index, which is committed here; refused
+	EventTransfer                     // leadership is being handed to Peer
+	EventTermLearned                  // a higher term was learnt from Peer
+	EventStalled                      // the disk has not finished a sync for too long; leadership is given up
+)
+
+// Event reports what happened; the core logs nothing.
+type Event struct {
+	Kind  EventKind
+	Peer  ID
+	Index Index
+	Term  Term
+	Role  Role
+}
+
+// Core is the consensus state of one member of one group (MemberState, DLedgerLeaderElector and DLedgerEntryPusher in the
+// Java original). It is not safe for concurrent use: one loop owns it.
+//
+//  1. term and vote change only together with SaveTerm in the next Ready (R6);
+//  2. commit never falls and never exceeds last (R7);
+//  3. every request given to Step is answered by exactly one message with its Ref (R9).
+type Core struct {
+	cfg    Config
+	quorum int
+	log    shape
+	now    Instant
+
+	term   Term
+	vote   ID
+	role   Role
+	leader ID
+	commit Index
+	// durable is the last index this node's own sync has covered; in async mode the caller reports it right after the write.
+	durable   Index
+	durableAt Instant // last time durable moved or had nothing to wait for
+	abstain   Index   // see Initial.Abstain; -1 when this node votes
+	failed    bool    // the disk failed for good: no vote, no campaign, no entry
+
+	// follower
+	heard    Instant       // last sign of life of the leader
+	patience time.Duration // this follower's own timeout, drawn anew each time it starts to follow
+	matched  Index         // entries up to here equal the leader's; noMatch before the first comparison in this leader's term
+	held     []heldAnswer  // answers that wait for durable, by index
+
+	// candidate
+	campaign campaign
+
+	// leader
+	peers     []*progress // all members but this one, in Members order
+	termFirst Index       // last index at the election + 1: where entries of the own term begin
+	beat      beat
+	reads     []read
+	transfer  transfer
+	preferred Instant // next look at the preferred leaders
+
+	// transferee
+	taking taking
+
+	ready Ready
+}
+
+type heldAnswer struct {
+	index Index
+	msg   Message
+}
+
+const noMatch Index = -2
+
+// New makes the core of a member that has just started. Its first campaign is in a term above the stored one (R8).
+func New(cfg Config, in Initial, now Instant) *Core {
+	c := &Core{cfg: cfg, quorum: len(cfg.Members)/2 + 1, now: now, term: in.Term, vote: in.Vote, commit: in.Commit, durable: in.Last, durableAt: now,
+		abstain: -1, matched: noMatch,
+		log: shape{first: in.First, last: in.Last, prevTerm: in.PrevTerm, runs: slices.Clone(in.Runs)}}
+	if in.Abstain > in.Last {
+		c.abstain = in.Abstain
+	}
+	c.check(in)
+	for _, id := range cfg.Members {
+		if id != cfg.ID {
+			c.peers = append(c.peers, &progress{id: id, match: -1})
+		}
+	}
+	c.transfer.clear()
+	c.becomeCandidate()
+	c.campaign.next = now + c.voteInterval()
+	if len(cfg.Members) == 1 {
+		c.campaign.next = now
+	}
+	c.ready.Events = c.ready.Events[:0]
+	return c
+}
+
+func (c *Core) check(in Initial) {
+	if !slices.Contains(c.cfg.Members, c.cfg.ID) {
+		panic(fmt.Sprintf("raft: %q is not one of the members %v", c.cfg.ID, c.cfg.Members))
+	}
+	if in.Commit > in.Last || in.First > in.Last+1 || in.Term < c.log.lastTerm() {
+		panic(fmt.Sprintf("raft: R7: recovered state does not fit together: %+v", in))
+	}
+}
+
+// The caller's questions. All answers are of this moment.
+
+func (c *Core) Term() Term       { return c.term }
+func (c *Core) Role() Role       { return c.role }
+func (c *Core) Leader() ID       { return c.leader }
+func (c *Core) First() Index     { return c.log.first }
+func (c *Core) Last() Index      { return c.log.last }
+func (c *Core) LastTerm() Term   { return c.log.lastTerm() }
+func (c *Core) Commit() Index    { return c.commit }
+func (c *Core) DurableTo() Index { return c.durable }
+
+// Transferring tells whether the leader is handing leadership over and therefore refuses proposals.
+func (c *Core) Transferring() bool { return c.transfer.to != "" }
+
+// Abstaining tells whether this node lost its tail and neither votes nor campaigns until it has caught up.
+func (c *Core) Abstaining() bool { return c.abstain >= 0 }
+
+// PeerStatus is the leader's view of one other member.
+type PeerStatus struct {
+	ID       ID
+	State    string // compare, truncate, append, stuck
+	Match    Index  // entries up to here are stored there, durably if the group is
+	Next     Index
+	Inflight int
+	Heard    Instant // last answer; 0 = none yet in this term
+}
+
+// Peers is the leader's view of the others; nil unless this node leads.
+func (c *Core) Peers() []PeerStatus {
+	if c.role != Leader {
+		return nil
+	}
+	out := make([]PeerStatus, 0, len(c.peers))
+	for _, p := range c.peers {
+		out = append(out, PeerStatus{ID: p.id, State: p.state.String(), Match: p.match, Next: p.next, Inflight: len(p.inflight), Heard: p.heard})
+	}
+	return out
+}
+
+// Step takes in one request or answer from another member, or a client's MsgTransfer.
+func (c *Core) Step(now Instant, m *Message) {
+	c.now = now
+	if m.Type.IsAnswer() {
+		c.answer(m)
+		return
+	}
+	if s := c.admit(m); s != StatusOK {
+		c.reply(m, Message{Status: s, Term: c.term, Vote: voteRefusal(s)})
+		return
+	}
+	switch m.Type {
+	case MsgPreVote:
+		c.reply(m, c.preVote(m))
+	case MsgVote:
+		r, t := c.castVote(m)
+		c.reply(m, Message{Vote: r, Term: t})
+	case MsgHeartbeat:
+		c.onHeartbeat(m)
+	case MsgTransfer:
+		c.onTransfer(m)
+	default:
+		c.onPush(m)
+	}
+}
+
+// admit makes the checks that come before all others: is the sender a member, and not this node under its own name
+// (sections 5.4 and 5.5 of the protocol page, first two rules).
+func (c *Core) admit(m *Message) Status {
+	if m.Type == MsgTransfer {
+		return StatusOK // has its own, in its own order
+	}
+	if !slices.Contains(c.cfg.Members, m.Leader) {
+		return StatusUnknownMember
+	}
+	if m.Leader == c.cfg.ID {
+		return StatusUnexpectedMember
+	}
+	return StatusOK
+}
+
+func voteRefusal(s Status) VoteResult {
+	if s == StatusUnexpectedMember {
+		return VoteUnexpectedLeader
+	}
+	return VoteUnknownLeader
+}
+
+func (c *Core) answer(m *Message) {
+	switch m.Type {
+	case MsgPreVoteAnswer, MsgVoteAnswer:
+		c.onVoteAnswer(m)
+	case MsgHeartbeatAnswer:
+		c.onHeartbeatAnswer(m)
+	case MsgTransferAnswer:
+		c.onTransferAnswer(m)
+	default:
+		c.onPushAnswer(m)
+	}
+}
+
+// Tick tells the core the time. It need not be called before the instant that Deadline names.
+func (c *Core) Tick(now Instant) {
+	c.now = now
+	switch c.role {
+	case Leader:
+		c.tickLeader()
+	case Follower:
+		c.tickFollower()
+	case Candidate:
+		c.tickCandidate()
+	}
+	c.tickTaking()
+}
+
+// Deadline is the instant of the next thing that happens by itself.
+func (c *Core) Deadline() Instant {
+	d := Instant(1<<63 - 1)
+	switch c.role {
+	case Leader:
+		d = c.leaderDeadline()
+	case Follower:
+		if !c.cfg.NoElection {
+			d = c.heard + Instant(c.patience)
+		}
+	case Candidate:
+		d = c.campaign.deadline()
+	}
+	if c.taking.ref != 0 {
+		d = min(d, c.taking.until)
+	}
+	return d
+}
+
+// Propose takes n new entries into the log if this node may accept them, and gives the index of the first. The caller stores
+// them when the EffectPropose that follows comes up. Refusals: StatusNotLeader, StatusTransferring, StatusPendingFull, StatusDiskError.
+func (c *Core) Propose(n int) (first Index, s Status) {
+	switch {
+	case c.role != Leader:
+		return -1, StatusNotLeader
+	case c.failed:
+		return -1, StatusDiskError
+	case c.transfer.to != "":
+		return -1, StatusTransferring
+	case c.log.last-max(c.commit, c.termFirst-1) >= c.cfg.MaxPending:
+		return -1, StatusPendingFull
+	}
+	return c.own(EffectPropose, n), StatusOK
+}
+
+// own adds n entries of this leader's term.
+func (c *Core) own(k EffectKind, n int) Index {
+	first := c.log.last + 1
+	if c.durable == c.log.last {
+		c.durableAt = c.now
+	}
+	c.log.extend(c.log.last+Index(n), c.term)
+	c.ready.Effects = append(c.ready.Effects, Effect{Kind: k, First: first, Last: c.log.last, Term: c.term})
+	return first
+}
+
+// Durable tells that this node's entries up to i, the last of them of term t, are on its own disk. A report about an entry
+// that has since been cut is recognised by its term and ignored (R3).
+func (c *Core) Durable(i Index, t Term) {
+	if i <= c.durable || !c.log.matches(i, t) {
+		return
+	}
+	c.durable, c.durableAt = i, c.now
+	c.release()
+	if c.role == Leader {
+		c.advance()
+	}
+}
+
+// release sends the answers that durable now covers.
+func (c *Core) release() {
+	k := 0
+	for k < len(c.held) && c.held[k].index <= c.durable {
+		c.send(c.held[k].msg)
+		k++
+	}
+	c.held = slices.Delete(c.held, 0, k)
+}
+
+// dropHeld answers what waits for entries beyond i with a refusal: they are cut, or the leader that waits is deposed.
+func (c *Core) dropHeld(i Index) {
+	k := 0
+	for k < len(c.held) && c.held[k].index <= i {
+		k++
+	}
+	for _, h := range c.held[k:] {
+		h.msg.Status, h.msg.End = StatusInconsistentState, min(h.msg.End, i)
+		c.send(h.msg)
+	}
+	c.held = c.held[:k]
+}
+
+// Unwritten tells that the entries from i on could not be stored for lack of space. They are taken back out of the log as if
+// they had never been accepted: no other node has seen them, since nothing is sent before it is written.
+func (c *Core) Unwritten(i Index) {
+	if i > c.log.last {
+		return
+	}
+	if i <= c.durable || i <= c.commit {
+		panic(fmt.Sprintf("raft: R7: entry %d is called unwritten, durable is %d and commit %d", i, c.durable, c.commit))
+	}
+	c.dropHeld(i - 1)
+	c.log.cut(i - 1)
+	c.matched = min(c.matched, i-1)
+	for _, p := range c.peers {
+		p.next = min(p.next, i)
+	}
+}
+
+// Expired tells that retention deleted the entries before first.
+func (c *Core) Expired(first Index) { c.log.expire(first) }
+
+// DiskFailed tells that a write or a sync failed for good. A leader gives its leadership away; the node neither votes nor
+// campaigns nor stores anything until it is started again.
+func (c *Core) DiskFailed(now Instant) {
+	if c.now = now; c.failed {
+		return
+	}
+	c.failed = true
+	c.dropHeld(c.durable)
+	if c.role == Leader {
+		c.giveAway()
+	}
+}
+
+// Connected tells that the connection to a peer was made anew (or broke): what was in flight may be lost. ours tells whether the
+// peer is known to be of this implementation.
+func (c *Core) Connected(id ID, ours bool) {
+	for _, p := range c.peers {
+		if p.id != id {
+			continue
+		}
+		p.ours = ours
+		if c.role == Leader {
+			p.restart(c.log.last)
+		}
+	}
+}
+
+// TakeReady ends a batch of inputs: the leader fills its followers' pipes, and everything to be done is handed out.
+func (c *Core) TakeReady(now Instant) *Ready {
+	c.now = now
+	if c.role == Leader {
+		if n := len(c.reads); n > 0 && c.reads[n-1].round > c.beat.round {
+			c.startBeat()
+		}
+		for _, p := range c.peers {
+			c.replicate(p)
+		}
+	}
+	r := &c.ready
+	r.Term, r.Vote, r.Commit, r.Role, r.Leader = c.term, c.vote, c.commit, c.role, c.leader
+	return r
+}
+
+// Done tells that all of the last Ready is carried out.
+func (c *Core) Done() {
+	r := &c.ready
+	clear(r.Effects)
+	clear(r.Messages)
+	r.SaveTerm, r.Effects, r.Messages, r.Events, r.Confirms = false, r.Effects[:0], r.Messages[:0], r.Events[:0], r.Confirms[:0]
+}
+
+func (c *Core) send(m Message) {
+	m.From = c.cfg.ID
+	c.ready.Messages = append(c.ready.Messages, m)
+}
+
+// reply completes and sends the answer to m.
+func (c *Core) reply(m *Message, a Message) { c.send(c.answerTo(m, a)) }
+
+// answerTo fills in what every answer to m has.
+func (c *Core) answerTo(m *Message, a Message) Message {
+	a.Type, a.From, a.To, a.Ref, a.Leader = m.Type.Answer(), c.cfg.ID, m.From, m.Ref, c.leader
+	a.Index, a.First, a.Last, a.Begin, a.End = m.Index, m.First, m.Last, c.log.first, c.log.last
+	return a
+}
+
+func (c *Core) event(e Event) {
+	e.Term, e.Role = c.term, c.role
+	c.ready.Events = append(c.ready.Events, e)
+}
+
+// setCommit raises the commit index to i, never above the last entry (R7).
+func (c *Core) setCommit(i Index) {
+	c.commit = max(c.commit, min(i, c.log.last))
+}
+
+// setTerm enters term t with vote v; it is durable before any message of the same Ready leaves (R6).
+func (c *Core) setTerm(t Term, v ID) {
+	if t < c.term {
+		panic(fmt.Sprintf("raft: R1: term falls from %d to %d", c.term, t))
+	}
+	c.term, c.vote, c.ready.SaveTerm = t, v, true
+}
+
+func (c *Core) member(id ID) bool { return slices.Contains(c.cfg.Members, id) }
+
+func (c *Core) progress(id ID) *progress {
+	for _, p := range c.peers {
+		if p.id == id {
+			return p
+		}
+	}
+	return nil
+}

@@ -1,0 +1,326 @@
+package raft
+
+import "time"
+
+// campaign is one candidate's attempt to win a term: first a pre-vote that raises nobody's term, then the vote itself
+// (DLedgerLeaderElector.maintainAsCandidate in the Java original; protocol page section 5.3).
+//
+// Unlike the original a candidate never starts a second attempt in a term it has campaigned in: only voters that answered
+// TERM_NOT_READY are asked again within the same attempt. A voter whose disk was lost in between could otherwise give a second
+// leader to the term (R1).
+type campaign struct {
+	phase   phase
+	round   Index   // number of this attempt; an answer to an earlier one does not count
+	next    Instant // when idle: the next attempt
+	until   Instant // when running: draw the conclusion at the latest
+	revote  Instant // ask those that were not ready once more; 0 = no
+	results []VoteResult
+	status  []Status
+	pre     bool // the running phase is the pre-vote
+}
+
+type phase uint8
+
+const (
+	idle phase = iota
+	asking
+)
+
+func (k *campaign) deadline() Instant {
+	if k.phase == idle {
+		return k.next
+	}
+	if k.revote != 0 {
+		return min(k.revote, k.until)
+	}
+	return k.until
+}
+
+// unanswered marks a voter that has not answered yet in campaign.results.
+const unanswered VoteResult = 255
+
+// revotePause gives a voter of the original time to take the new term in; its loop runs every 10 ms.
+const revotePause = Instant(12 * time.Millisecond)
+
+// baseTimeout is the silence after which a follower may take its leader for dead, and a leader its majority for lost.
+func (c *Core) baseTimeout() time.Duration {
+	return time.Duration(c.cfg.HeartbeatLeak) * c.cfg.Heartbeat
+}
+
+func (c *Core) draw(lo, hi time.Duration) Instant {
+	if hi <= lo {
+		return Instant(lo)
+	}
+	return Instant(lo) + Instant(c.cfg.Rand(int64(hi-lo)))
+}
+
+func (c *Core) voteInterval() Instant {
+	if c.takingLeadership() {
+		return c.draw(c.cfg.MinTakeInterval, c.cfg.MaxTakeInterval)
+	}
+	return c.draw(c.cfg.MinVoteInterval, c.cfg.MaxVoteInterval)
+}
+
+// becomeCandidate leaves whatever role this node has, in its present term.
+func (c *Core) becomeCandidate() {
+	was := c.role
+	c.role, c.leader, c.matched = Candidate, "", noMatch
+	c.dropHeld(-1)
+	if was == Leader {
+		c.stopLeading()
+	}
+	c.campaign.phase, c.campaign.next = idle, c.now+c.voteInterval()
+	c.event(Event{Kind: EventRole})
+}
+
+// becomeFollower follows the leader of term t, which is at least the own term.
+func (c *Core) becomeFollower(t Term, leader ID) {
+	was := c.role
+	c.role, c.leader, c.matched = Follower, leader, noMatch
+	c.dropHeld(-1)
+	if was == Leader {
+		c.stopLeading()
+	}
+	if t > c.term {
+		c.setTerm(t, "")
+	}
+	c.campaign.phase = idle
+	c.heard = c.now
+	c.patience = c.baseTimeout() + time.Duration(c.draw(0, c.cfg.Heartbeat))
+	c.event(Event{Kind: EventRole})
+}
+
+// learn enters a higher term seen in a message, whoever wins it. It is done also where the message itself is refused, so that
+// no member stays outside the group with a term that the others never reach.
+func (c *Core) learn(t Term, from ID) {
+	if t <= c.term {
+		return
+	}
+	c.setTerm(t, "")
+	c.event(Event{Kind: EventTermLearned, Peer: from})
+	c.becomeCandidate()
+}
+
+func (c *Core) tickFollower() {
+	if !c.cfg.NoElection && c.now >= c.heard+Instant(c.patience) {
+		c.becomeCandidate()
+		c.campaign.next = c.now // patience was random already
+		c.tickCandidate()
+	}
+}
+
+func (c *Core) tickCandidate() {
+	k := &c.campaign
+	switch {
+	case c.cfg.NoElection || c.failed:
+		k.phase, k.next = idle, c.now+Instant(c.cfg.MaxVoteInterval)
+	case k.phase == idle && c.now >= k.next:
+		c.startCampaign(!c.takingLeadership())
+	case k.phase == asking && k.revote != 0 && c.now >= k.revote:
+		k.revote = 0
+		for i, r := range k.results {
+			if r == VoteTermNotReady {
+				k.results[i] = unanswered
+				c.askVote(c.peers[i].id)
+			}
+		}
+	case k.phase == asking && c.now >= k.until:
+		c.conclude()
+	}
+}
+
+// startCampaign asks everybody, as a pre-vote or for real in a new term.
+func (c *Core) startCampaign(pre bool) {
+	k := &c.campaign
+	k.round++
+	k.phase, k.pre, k.revote = asking, pre, 0
+	k.results, k.status = k.results[:0], k.status[:0]
+	for range c.peers {
+		k.results, k.status = append(k.results, unanswered), append(k.status, StatusOK)
+	}
+	if pre {
+		k.until = c.now + Instant(min(c.cfg.VoteWait, max(c.cfg.Heartbeat/2, 20*time.Millisecond)))
+	} else {
+		c.setTerm(c.term+1, c.cfg.ID)
+		k.until = c.now + c.draw(c.cfg.VoteWait, c.cfg.VoteWait+c.cfg.VoteWait/2)
+	}
+	for _, p := range c.peers {
+		c.askVote(p.id)
+	}
+	c.tally()
+}
+
+func (c *Core) askVote(id ID) {
+	m := Message{Type: MsgVote, To: id, Leader: c.cfg.ID, Term: c.term, Index: c.log.last, LogTerm: c.log.lastTerm(), Last: c.campaign.round}
+	if c.campaign.pre {
+		m.Type, m.Term = MsgPreVote, c.term+1
+	}
+	c.send(m)
+}
+
+func (c *Core) onVoteAnswer(m *Message) {
+	// A refusal may carry a higher term; an acceptance of a pre-vote names the term that was proposed.
+	if m.Vote != VoteAccept {
+		c.learn(m.Term, m.From)
+	}
+	k := &c.campaign
+	if c.role != Candidate || k.phase != asking || m.Last != k.round || k.pre != (m.Type == MsgPreVoteAnswer) {
+		return
+	}
+	for i, p := range c.peers {
+		if p.id == m.From {
+			k.results[i], k.status[i] = m.Vote, m.Status
+			c.tally()
+			return
+		}
+	}
+}
+
+// tally acts as soon as the answers decide. The own vote counts as accepted.
+func (c *Core) tally() {
+	k := &c.campaign
+	accepted, notReady, open, abstained := 1, 0, 0, 0
+	if c.Abstaining() {
+		accepted = 0
+	}
+	for i, r := range k.results {
+		switch r {
+		case VoteAccept:
+			accepted++
+		case VoteTermNotReady:
+			notReady++
+		case unanswered:
+			open++
+		case VoteUnknown:
+			if k.status[i] == StatusNotReady {
+				abstained++
+			}
+		}
+	}
+	if c.Abstaining() {
+		// If everybody lost its tail, waiting for one that did not would last for ever.
+		if len(c.peers) == abstained {
+			c.abstain = -1
+		}
+		if open == 0 {
+			c.conclude()
+		}
+		return
+	}
+	switch {
+	case accepted >= c.quorum && k.pre:
+		c.startCampaign(false)
+	case accepted >= c.quorum:
+		c.becomeLeader()
+	case accepted+notReady >= c.quorum && k.revote == 0:
+		k.revote = c.now + revotePause // REVOTE_IMMEDIATELY: the same attempt goes on
+	case accepted+notReady+open < c.quorum || open == 0 && notReady == 0:
+		c.conclude()
+	}
+}
+
+// conclude ends an attempt that was not won, and sets the next one: the pauses are the original's (section 5.3, rows 2 to 7),
+// but for "already has leader", where it waits three heartbeat intervals and stretches its failovers.
+func (c *Core) conclude() {
+	k := &c.campaign
+	k.phase = idle
+	k.next = c.now + c.voteInterval()
+	valid, bigger, hasLeader := 1, 0, false
+	for _, r := range k.results {
+		switch r {
+		case unanswered, VoteUnknown:
+			continue
+		case VoteExpiredLedgerTerm, VoteSmallLedgerEndIndex:
+			bigger++
+		case VoteAlreadyHasLeader:
+			hasLeader = true
+		}
+		valid++
+	}
+	switch {
+	case hasLeader:
+		if !k.pre {
+			k.next += Instant(c.cfg.Heartbeat)
+		}
+	case valid >= c.quorum && valid-bigger < c.quorum:
+		k.next += Instant(c.cfg.MaxVoteInterval) // others are ahead; let them try
+	}
+}
+
+// castVote answers a VOTE request by the rules of section 5.4, in their order. Rule 8 differs: a higher term is entered at once
+// and voted in, where the original only enters it and answers TERM_NOT_READY; its candidates understand both.
+func (c *Core) castVote(m *Message) (VoteResult, Term) {
+	c.learn(m.Term, m.From)
+	last, lastTerm := c.log.last, c.log.lastTerm()
+	switch {
+	case c.failed || c.Abstaining():
+		return VoteUnknown, c.term
+	case m.LogTerm < lastTerm:
+		return VoteExpiredLedgerTerm, c.term
+	case m.LogTerm == lastTerm && m.Index < last:
+		return VoteSmallLedgerEndIndex, c.term
+	case m.Term < c.term:
+		return VoteExpiredTerm, c.term
+	case c.leader != "" && c.leader != m.Leader:
+		return VoteAlreadyHasLeader, c.term
+	case c.vote != "" && c.vote != m.Leader:
+		return VoteAlreadyVoted, c.term
+	case m.Term < lastTerm:
+		return VoteTermSmallThanLedger, lastTerm
+	case c.takingLeadership() && m.LogTerm == lastTerm && last >= m.Index:
+		return VoteTakingLeadership, c.term
+	}
+	c.setTerm(c.term, m.Leader)
+	if c.role == Candidate {
+		// Leave the one voted for the time to show itself.
+		c.campaign.phase, c.campaign.next = idle, c.now+Instant(c.cfg.Heartbeat)+c.voteInterval()
+	}
+	return VoteAccept, c.term
+}
+
+// preVote tells whether castVote would accept, and whether this node misses a leader at all. It changes nothing.
+func (c *Core) preVote(m *Message) Message {
+	a := Message{Term: c.term}
+	last, lastTerm := c.log.last, c.log.lastTerm()
+	switch {
+	case c.failed || c.Abstaining():
+		a.Vote, a.Status = VoteUnknown, StatusNotReady
+	case m.LogTerm < lastTerm:
+		a.Vote = VoteExpiredLedgerTerm
+	case m.LogTerm == lastTerm && m.Index < last:
+		a.Vote = VoteSmallLedgerEndIndex
+	case m.Term < c.term:
+		a.Vote = VoteExpiredTerm
+	case c.role == Leader, c.role == Follower && c.leader != m.Leader && c.now < c.heard+Instant(c.baseTimeout()):
+		a.Vote = VoteAlreadyHasLeader
+	case m.Term == c.term && c.vote != "" && c.vote != m.Leader:
+		a.Vote = VoteAlreadyVoted
+	case c.takingLeadership() && m.LogTerm == lastTerm && last >= m.Index:
+		a.Vote = VoteTakingLeadership
+	default:
+		a.Vote, a.Term = VoteAccept, m.Term
+	}
+	return a
+}
+
+// onHeartbeat follows section 5.5; a higher term is entered and its leader followed at once.
+func (c *Core) onHeartbeat(m *Message) {
+	switch {
+	case m.Term < c.term:
+		c.reply(m, Message{Status: StatusExpiredTerm, Term: c.term})
+		return
+	case m.Term == c.term && c.leader != "" && c.leader != m.Leader:
+		c.reply(m, Message{Status: StatusInconsistentLeader, Term: c.term})
+		return
+	}
+	c.follow(m)
+	c.reply(m, Message{Status: StatusOK, Term: c.term})
+}
+
+// follow takes a sign of life of the present term's leader.
+func (c *Core) follow(m *Message) {
+	if m.Term > c.term || c.role != Follower || c.leader != m.Leader {
+		c.becomeFollower(m.Term, m.Leader)
+	}
+	c.heard = c.now
+}

@@ -1,0 +1,525 @@
+package raft
+
+import (
+	"slices"
+	"time"
+)
+
+// progress is what the leader knows of one follower (EntryDispatcher in the Java original).
+//
+//  1. entries up to match are stored there and equal ours, durably if the group's acknowledgements are;
+//  2. in state appending, everything before next has been sent, and inflight lists what of it is unanswered, oldest first;
+//  3. in every other state at most one request is on its way, sent at sentAt.
+type progress struct {
+	id    ID
+	state peerState
+	match Index
+	next  Index
+	// cmp is the entry being compared. In dialect 0.3 the answer does not say in which term the logs part, so the point is searched
+	// between equal (known to be equal; -1: none is) and differs (known to differ; -1: none is).
+	cmp            Index
+	equal, differs Index
+	doubt          int  // answers that looked like the original's internal error, in a row
+	refused        bool // the last append was refused; cleared by one that was not
+	inflight       []request
+	waiting        bool
+	sentAt         Instant
+	retryAt        Instant // nothing is sent before; 0 = no pause
+	pushedAt       Instant // last push of any kind
+	commit         Index   // commit index last sent
+	heard          Instant // last answer of any kind in this term
+	round          Index   // latest heartbeat round answered
+	ours           bool    // known to be of this implementation
+	told           bool    // EventStuck was reported
+}
+
+type request struct {
+	last Index
+	at   Instant
+}
+
+type peerState uint8
+
+const (
+	comparing  peerState = iota // COMPARE: looking for the last entry both logs hold
+	truncating                  // TRUNCATE: what the follower has behind it goes
+	resetting                   // the follower's log starts anew where ours begins
+	appending                   // APPEND and COMMIT
+)
+
+func (s peerState) String() string {
+	return [...]string{"compare", "truncate", "reset", "append"}[s]
+}
+
+// restart forgets what was under way; the next request compares at last.
+func (p *progress) restart(last Index) {
+	p.state, p.cmp, p.waiting, p.retryAt, p.doubt = comparing, last, false, 0, 0
+	p.equal, p.differs = -1, -1
+	p.inflight = p.inflight[:0]
+}
+
+// beat counts heartbeat rounds; an answer carries the number of its round back.
+type beat struct {
+	round Index
+	due   Instant
+}
+
+// read is a ReadIndex request that waits for heartbeat round to be answered by a majority.
+type read struct {
+	ref   uint64
+	index Index // -1 until everything inherited is committed
+	round Index
+}
+
+// idleResend is how long a follower may go without a push: then the commit index is sent once more, as the last one may be lost.
+const idleResend = Instant(time.Second)
+
+// retryPause keeps a follower that refuses again and again from being asked without end.
+const retryPause = Instant(50 * time.Millisecond)
+
+// preferredEvery is how often a leader that is not preferred looks for one that is (section 5.8).
+const preferredEvery = Instant(time.Second)
+
+func (c *Core) becomeLeader() {
+	c.role, c.leader = Leader, c.cfg.ID
+	c.campaign.phase = idle
+	c.termFirst = c.log.last + 1
+	c.durableAt = c.now
+	for _, p := range c.peers {
+		p.restart(c.log.last)
+		p.match, p.next, p.round, p.heard, p.commit, p.pushedAt, p.told = -1, c.log.last+1, 0, c.now, -1, 0, false
+	}
+	c.preferred = c.now + preferredEvery
+	c.settleTaking()
+	c.startBeat()
+	c.event(Event{Kind: EventRole})
+	if c.commit < c.log.last && c.cfg.Compat != Compat03 {
+		// Entries of earlier terms are committed only together with one of this term.
+		c.own(EffectNoop, 1)
+	}
+	c.advance()
+}
+
+// stopLeading answers everybody who waits for this leader.
+func (c *Core) stopLeading() {
+	for _, r := range c.reads {
+		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: r.ref})
+	}
+	c.reads = c.reads[:0]
+	c.endTransfer(StatusNotLeader)
+	for _, p := range c.peers {
+		p.inflight = p.inflight[:0]
+	}
+}
+
+func (c *Core) tickLeader() {
+	if c.now >= c.beat.due {
+		c.startBeat()
+	}
+	switch {
+	case c.now >= c.contact()+Instant(c.baseTimeout()):
+		c.becomeCandidate() // no majority hears this leader (section 5.6)
+		return
+	case c.stalled():
+		c.event(Event{Kind: EventStalled})
+		c.giveAway()
+		return
+	}
+	if t := &c.transfer; t.to != "" && c.now >= t.until {
+		c.endTransfer(StatusTakeLeadershipFailed)
+	}
+	if len(c.cfg.Preferred) > 0 && c.now >= c.preferred {
+		c.preferred = c.now + preferredEvery
+		c.lookForPreferred()
+	}
+}
+
+func (c *Core) leaderDeadline() Instant {
+	d := min(c.beat.due, c.contact()+Instant(c.baseTimeout()))
+	if c.durable < c.log.last && len(c.peers) > 0 {
+		d = min(d, c.durableAt+c.stallLimit())
+	}
+	if c.transfer.to != "" {
+		d = min(d, c.transfer.until)
+	}
+	if len(c.cfg.Preferred) > 0 {
+		d = min(d, c.preferred)
+	}
+	for _, p := range c.peers {
+		switch {
+		case p.retryAt > c.now:
+			d = min(d, p.retryAt)
+		case p.state != appending:
+			if p.waiting {
+				d = min(d, p.sentAt+Instant(c.cfg.PushTimeout))
+			}
+		case len(p.inflight) > 0:
+			d = min(d, p.inflight[0].at+Instant(c.cfg.PushTimeout))
+		case p.commit < c.commit:
+			d = min(d, p.pushedAt+Instant(c.cfg.CommitIdle))
+		default:
+			d = min(d, p.pushedAt+idleResend)
+		}
+	}
+	return d
+}
+
+// stallLimit is how long the leader's own sync may take before it is taken for hanging.
+func (c *Core) stallLimit() Instant { return 2 * Instant(max(c.baseTimeout(), time.Second)) }
+
+func (c *Core) stalled() bool {
+	return len(c.peers) > 0 && c.durable < c.log.last && c.now >= c.durableAt+c.stallLimit()
+}
+
+// contact is the latest instant at which a majority was known to hear this leader.
+func (c *Core) contact() Instant {
+	if len(c.peers) == 0 {
+		return c.now
+	}
+	at := make([]Instant, 0, 8)
+	at = append(at, c.now)
+	for _, p := range c.peers {
+		at = append(at, p.heard)
+	}
+	slices.Sort(at)
+	return at[len(at)-c.quorum]
+}
+
+// startBeat sends a heartbeat round.
+func (c *Core) startBeat() {
+	c.beat.round++
+	c.beat.due = c.now + Instant(c.cfg.Heartbeat)
+	for _, p := range c.peers {
+		c.send(Message{Type: MsgHeartbeat, To: p.id, Leader: c.cfg.ID, Term: c.term, Commit: -1, Index: c.beat.round})
+	}
+	c.settleReads()
+}
+
+func (c *Core) onHeartbeatAnswer(m *Message) {
+	if m.Status == StatusExpiredTerm || m.Status == StatusTermNotReady {
+		c.learn(m.Term, m.From)
+	}
+	p := c.progress(m.From)
+	if c.role != Leader || p == nil {
+		return
+	}
+	p.heard = c.now
+	switch m.Status {
+	case StatusOK:
+		p.round = max(p.round, m.Index)
+		c.settleReads()
+	case StatusInconsistentLeader:
+		c.becomeCandidate() // two leaders in one term: neither may stay (section 5.6)
+	}
+}
+
+// ReadIndex asks for a confirmation that this node still leads, and for the index up to which a read sees every append that
+// was acknowledged before. The outcome comes as a Confirm with ref: by a heartbeat round that starts after the request.
+func (c *Core) ReadIndex(ref uint64) {
+	if c.role != Leader {
+		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: ref})
+		return
+	}
+	c.reads = append(c.reads, read{ref: ref, index: -1, round: c.beat.round + 1})
+	c.settleReads()
+}
+
+func (c *Core) settleReads() {
+	if len(c.reads) == 0 {
+		return
+	}
+	inherited := c.commit >= c.termFirst-1 // until then an acknowledged entry may not be known as committed here
+	round := c.quorumRound()
+	c.reads = slices.DeleteFunc(c.reads, func(r read) bool {
+		if !inherited || round < r.round {
+			return false
+		}
+		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: r.ref, Index: c.commit, OK: true})
+		return true
+	})
+}
+
+// quorumRound is the latest heartbeat round that a majority, this node included, has answered.
+func (c *Core) quorumRound() Index {
+	at := make([]Index, 0, 8)
+	at = append(at, c.beat.round)
+	for _, p := range c.peers {
+		at = append(at, p.round)
+	}
+	slices.Sort(at)
+	return at[len(at)-c.quorum]
+}
+
+// advance commits what the acknowledgements allow: the highest index that a majority holds, if it is of the own term (R4, the
+// figure-8 rule); everything before it goes along. What every member holds is committed too, whatever its term: no log without
+// it can win an election any more. That is how a group in compat 0.3, which may not write no-ops, gets at what it inherited.
+func (c *Core) advance() {
+	at := make([]Index, 0, 8)
+	at = append(at, c.durable)
+	for _, p := range c.peers {
+		at = append(at, p.match)
+	}
+	slices.Sort(at)
+	i := at[0]
+	if q := at[len(at)-c.quorum]; q >= c.termFirst {
+		i = q
+	}
+	if i > c.commit {
+		c.setCommit(i)
+		c.settleReads()
+	}
+}
+
+// replicate sends a follower what it may be sent now.
+func (c *Core) replicate(p *progress) {
+	if c.now < p.retryAt {
+		return
+	}
+	p.retryAt = 0
+	if p.state != appending {
+		if p.waiting && c.now < p.sentAt+Instant(c.cfg.PushTimeout) {
+			return
+		}
+		c.probe(p)
+		return
+	}
+	if len(p.inflight) > 0 && c.now >= p.inflight[0].at+Instant(c.cfg.PushTimeout) {
+		p.restart(c.log.last)
+		c.probe(p)
+		return
+	}
+	for p.next <= c.log.last && c.room(p) {
+		c.sendAppend(p)
+	}
+	if len(p.inflight) == 0 && (p.commit < c.commit && c.now >= p.pushedAt+Instant(c.cfg.CommitIdle) || c.now >= p.pushedAt+idleResend) {
+		c.push(p, Message{Type: MsgCommit})
+	}
+}
+
+// fewInflight and manyEntries shape the pipeline: a follower that has not answered a few requests yet gets the next one only
+// once it is worth a frame of its own. It keeps latency low at light load and frames large at heavy load.
+const (
+	fewInflight = 2
+	manyEntries = 64
+)
+
+func (c *Core) room(p *progress) bool {
+	n := len(p.inflight)
+	return n < fewInflight || n < c.cfg.MaxInflight && c.log.last-p.next+1 >= manyEntries
+}
+
+func (c *Core) sendAppend(p *progress) {
+	if p.next < c.log.first {
+		p.restart(c.log.last) // retention overtook this follower
+		c.probe(p)
+		return
+	}
+	last := min(c.log.last, p.next+c.cfg.MaxEntries-1)
+	m := Message{Type: MsgAppend, Index: p.next - 1, First: p.next, Last: last, Runs: c.log.slice(p.next, last)}
+	m.LogTerm, _ = c.log.term(p.next - 1)
+	c.push(p, m)
+	p.inflight = append(p.inflight, request{last: last, at: c.now})
+	p.next = last + 1
+}
+
+// probe sends the one request of a state that is not appending.
+func (c *Core) probe(p *progress) {
+	m := Message{Index: p.cmp}
+	switch p.state {
+	case comparing:
+		if c.cfg.Compat == Compat03 && p.cmp < c.log.first {
+			if c.log.last < c.log.first {
+				return // its COMPARE carries an entry, and there is none
+			}
+			p.cmp = c.log.last
+			m.Index = p.cmp
+		}
+		t, ok := c.log.term(p.cmp)
+		if !ok {
+			c.startReset(p)
+			return
+		}
+		m.Type, m.LogTerm = MsgCompare, t
+	case truncating:
+		m.Type = MsgTruncate
+		m.LogTerm, _ = c.log.term(p.cmp)
+	case resetting:
+		m.Type, m.Index, m.LogTerm, m.First = MsgReset, c.log.first-1, c.log.prevTerm, c.log.first
+		if c.cfg.Compat == Compat03 { // a 0.3 node is reset by a TRUNCATE to an entry it lacks (section 6.3)
+			m.Type, m.Index = MsgTruncate, c.log.first
+			m.LogTerm, _ = c.log.term(c.log.first)
+		}
+		p.cmp = m.Index
+	}
+	if m.Type != MsgReset {
+		m.First, m.Last = m.Index, m.Index
+	}
+	p.waiting, p.sentAt = true, c.now
+	c.push(p, m)
+}
+
+// startReset makes the follower's log begin where ours does, where its kind can do that.
+func (c *Core) startReset(p *progress) {
+	if c.log.first > c.log.last {
+		return // nothing to send yet; the first append starts it
+	}
+	if c.cfg.Compat == Compat04 && !p.ours {
+		if !p.told {
+			p.told = true
+			c.event(Event{Kind: EventStuck, Peer: p.id, Index: c.log.first})
+		}
+		p.waiting, p.retryAt, p.cmp = false, c.now+Instant(c.cfg.Heartbeat), c.log.last
+		return
+	}
+	p.state = resetting
+	c.probe(p)
+}
+
+func (c *Core) push(p *progress, m Message) {
+	m.To, m.Leader, m.Term, m.Commit = p.id, c.cfg.ID, c.term, c.commit
+	p.pushedAt, p.commit = c.now, c.commit
+	c.send(m)
+}
+
+func (c *Core) onPushAnswer(m *Message) {
+	if m.Status == StatusExpiredTerm {
+		c.learn(m.Term, m.From)
+	}
+	p := c.progress(m.From)
+	if c.role != Leader || p == nil {
+		return
+	}
+	p.heard = c.now
+	switch m.Type {
+	case MsgAppendAnswer:
+		c.onAppendAnswer(p, m)
+	case MsgCompareAnswer:
+		if p.state == comparing && p.waiting && m.Index == p.cmp {
+			p.waiting = false
+			c.onCompareAnswer(p, m)
+		}
+	case MsgTruncateAnswer, MsgResetAnswer:
+		if (p.state == truncating || p.state == resetting) && p.waiting && m.Index == p.cmp {
+			p.waiting = false
+			c.onTruncateAnswer(p, m)
+		}
+	}
+}
+
+func (c *Core) onAppendAnswer(p *progress, m *Message) {
+	if m.Status == StatusOK {
+		p.refused = false
+		if p.state == appending && m.Last < p.next {
+			k := 0
+			for k < len(p.inflight) && p.inflight[k].last <= m.Last {
+				k++
+			}
+			p.inflight = slices.Delete(p.inflight, 0, k)
+			if len(p.inflight) > 0 {
+				p.inflight[0].at = c.now // it had to wait for what is answered now, or a part of it is answered
+			}
+		}
+		if m.Last > p.match && m.Last <= c.log.last {
+			p.match = m.Last
+			c.advance()
+		}
+		return
+	}
+	if p.state != appending {
+		return // refusals of what was in flight when the first one came
+	}
+	p.restart(c.log.last)
+	if p.refused || m.Status != StatusInconsistentState {
+		p.retryAt = c.now + retryPause // not a follower yet, its disk is full, …
+	}
+	p.refused = true
+}
+
+// onCompareAnswer narrows down where the logs part, or found it.
+func (c *Core) onCompareAnswer(p *progress, m *Message) {
+	if m.Status == StatusOK {
+		p.doubt = 0
+		c.onMatch(p, m)
+		return
+	}
+	if m.Status != StatusInconsistentState {
+		p.cmp, p.retryAt = c.log.last, c.now+retryPause
+		return
+	}
+	if m.End < p.match {
+		p.match = max(m.End, -1) // it lost what it had; it counts for what it has now
+	}
+	switch {
+	case m.XTerm >= 0:
+		// The Raft jump: our own last entry of that term or an earlier one, else right before the follower's first of it.
+		p.cmp = min(c.log.lastOf(m.XTerm, p.cmp-1), p.cmp-1)
+		if t, ok := c.log.term(p.cmp); ok && t < m.XTerm {
+			p.cmp = min(p.cmp, m.XIndex-1)
+		}
+		p.cmp = max(p.cmp, -1)
+	case c.cfg.Compat == Compat03:
+		c.search(p, m)
+	case m.End < p.cmp:
+		if m.End <= 0 && !p.ours && c.cfg.Compat == Compat04 && p.doubt < 2 {
+			// A Java 0.4 node answers just so on an internal error too (fault 17): ask again before its log is taken for empty.
+			p.doubt++
+			return
+		}
+		p.cmp, p.doubt = max(m.End, -1), 0
+	default:
+		p.cmp, p.retryAt = c.log.last, c.now+retryPause
+	}
+}
+
+// search is the 0.3 dialect's way to the point where the logs part: its answers say only whether an entry is equal, so the range
+// between the follower's begin and the entry known to differ is halved.
+func (c *Core) search(p *progress, m *Message) {
+	if p.cmp > m.End && m.End >= c.log.first {
+		p.cmp = m.End
+		return
+	}
+	p.differs = p.cmp
+	begin := max(c.log.first, m.Begin)
+	switch {
+	case m.End < c.log.first || p.cmp <= begin:
+		c.startReset(p)
+	case p.equal == p.differs-1:
+		p.cmp = p.equal
+		p.state = truncating
+	default:
+		lo := max(p.equal+1, begin)
+		p.cmp = lo + (p.differs-lo)/2
+	}
+}
+
+// onMatch continues behind an entry that both logs hold.
+func (c *Core) onMatch(p *progress, m *Message) {
+	if p.cmp > p.match {
+		p.match = p.cmp
+		c.advance()
+	}
+	if p.equal = p.cmp; p.differs >= 0 && p.equal+1 < p.differs {
+		p.cmp = p.equal + 1 + (p.differs-p.equal-1)/2
+		return
+	}
+	p.next = p.cmp + 1
+	p.inflight = p.inflight[:0]
+	p.state = truncating
+	if m.End == p.cmp && (p.ours || c.cfg.Compat != Compat04) { // a Java 0.4 node does not say where its log ends
+		p.state = appending
+	}
+}
+
+func (c *Core) onTruncateAnswer(p *progress, m *Message) {
+	if m.Status != StatusOK {
+		p.restart(c.log.last)
+		p.retryAt = c.now + retryPause
+		return
+	}
+	if m.Index > p.match {
+		p.match = m.Index
+		c.advance()
+	}
+	p.state, p.next = appending, m.Index+1
+	p.inflight = p.inflight[:0]
+}
