@@ -228,6 +228,7 @@ func (c *Core) Last() Index      { return c.log.last }
 func (c *Core) LastTerm() Term   { return c.log.lastTerm() }
 func (c *Core) Commit() Index    { return c.commit }
 func (c *Core) DurableTo() Index { return c.durable }
+func (c *Core) Now() Instant     { return c.now } // of the last input
 
 // Transferring tells whether the leader is handing leadership over and therefore refuses proposals.
 func (c *Core) Transferring() bool { return c.transfer.to != "" }
@@ -460,6 +461,16 @@ func (c *Core) Connected(id ID, ours bool) {
 		}
 	}
 }
+
+// Writes gives what the inputs so far have to put on disk: SaveTerm with Term and Vote, and Effects. The caller carries it out
+// before TakeReady, so that it can still report with Unwritten what the disk had no room for. The other fields are not final.
+func (c *Core) Writes() *Ready {
+	c.ready.Term, c.ready.Vote = c.term, c.vote
+	return &c.ready
+}
+
+// Matches tells whether the log holds an entry i of term t.
+func (c *Core) Matches(i Index, t Term) bool { return c.log.matches(i, t) }
 
 // TakeReady ends a batch of inputs: the leader fills its followers' pipes, and everything to be done is handed out.
 func (c *Core) TakeReady(now Instant) *Ready {

@@ -1,0 +1,207 @@
+package replica
+
+import (
+	"context"
+
+	"dledger/internal/raft"
+)
+
+// Proposal is a batch of entries on its way into the log.
+type Proposal struct {
+	bodies [][]byte
+	stamp  Stamp
+	done   func(*Proposal)
+	pos    []int64
+	size   int64
+	due    raft.Instant
+
+	// Valid once the proposal is finished.
+	Status raft.Status
+	First  raft.Index // -1 if it never got into the log
+	Term   raft.Term
+	Leader raft.ID // the known leader, when this node is not it
+	n      int
+}
+
+// Last is the index of its last entry.
+func (p *Proposal) Last() raft.Index { return p.First + raft.Index(p.n) - 1 }
+
+// Len is the number of entries.
+func (p *Proposal) Len() int { return p.n }
+
+// Pos gives the byte position of each entry, in order; nil if it never got into the log.
+func (p *Proposal) Pos() []int64 { return p.pos }
+
+func (p *Proposal) finish(s raft.Status) {
+	p.Status, p.bodies = s, nil
+	p.done(p)
+}
+
+// NewProposal makes a proposal of bodies, which must not be written to until done is called. done is called once, on the loop: it
+// must not block. stamp may be nil.
+func NewProposal(bodies [][]byte, stamp Stamp, done func(*Proposal)) *Proposal {
+	p := &Proposal{bodies: bodies, stamp: stamp, done: done, First: -1, Term: -1, n: len(bodies)}
+	for _, b := range bodies {
+		p.size += int64(len(b))
+	}
+	return p
+}
+
+// Propose hands proposals to the loop, in this order. Every one of them is finished, at once if the replica is closed or too much is waiting.
+func (r *Replica) Propose(ps ...*Proposal) {
+	r.mu.Lock()
+	k := 0
+	for ; k < len(ps) && !r.closed && r.bytes < r.cfg.PendingBytes; k++ {
+		r.bytes += ps[k].size
+		r.in.proposals = append(r.in.proposals, ps[k])
+	}
+	closed := r.closed
+	r.mu.Unlock()
+	if k > 0 {
+		r.signal()
+	}
+	for _, p := range ps[k:] {
+		if closed {
+			p.finish(raft.StatusNotLeader)
+		} else {
+			p.finish(raft.StatusPendingFull)
+		}
+	}
+}
+
+// inboxMax bounds the requests of other members that wait for a turn. A leader has at most a thousand pushes on the way.
+const inboxMax = 1 << 14
+
+// Deliver hands a message to the loop. reply is called once with the answer, on the loop; it is nil exactly when m is an answer itself.
+func (r *Replica) Deliver(m raft.Message, reply func(*raft.Message)) {
+	r.mu.Lock()
+	ok := !r.closed && len(r.in.msgs) < inboxMax
+	if ok {
+		r.in.msgs = append(r.in.msgs, incoming{m, reply})
+	}
+	r.mu.Unlock()
+	if ok {
+		r.signal()
+	} else if reply != nil {
+		reply(&raft.Message{Type: m.Type.Answer(), Status: raft.StatusNotReady, Term: -1, Begin: -1, End: -1, XTerm: -1, XIndex: -1, Index: m.Index, First: m.First, Last: m.Last})
+	}
+}
+
+// Call runs f on the loop, before the messages of the same turn; false if the replica is closed and f will not run.
+func (r *Replica) Call(f func()) bool {
+	r.mu.Lock()
+	ok := !r.closed
+	if ok {
+		r.in.calls = append(r.in.calls, f)
+	}
+	r.mu.Unlock()
+	if ok {
+		r.signal()
+	}
+	return ok
+}
+
+// Connected tells the core that the connection to a peer is new; see raft.Core.Connected.
+func (r *Replica) Connected(id raft.ID, ours bool) {
+	r.Call(func() { r.core.Connected(id, ours) })
+}
+
+// Expired tells the core that retention deleted the entries before first.
+func (r *Replica) Expired(first raft.Index) {
+	r.Call(func() { r.core.Expired(first) })
+}
+
+// Confirm calls done, on the loop, with an index up to which a read sees every append acknowledged before Confirm was called; ok
+// is false when this node does not lead, or loses leadership before a majority has confirmed it.
+func (r *Replica) Confirm(done func(i raft.Index, ok bool)) {
+	ok := r.Call(func() {
+		if r.dead != nil {
+			done(-1, false)
+			return
+		}
+		r.ref++
+		r.confirms[r.ref] = done
+		r.core.ReadIndex(r.ref)
+	})
+	if !ok {
+		done(-1, false)
+	}
+}
+
+// Transfer hands leadership to another member; done is called with the outcome, on the loop. Term -1 means the present one.
+func (r *Replica) Transfer(to raft.ID, term raft.Term, done func(raft.Status)) {
+	m := raft.Message{Type: raft.MsgTransfer, Transferer: r.cfg.Core.ID, Transferee: to, Term: term}
+	r.Deliver(m, func(a *raft.Message) { done(a.Status) })
+}
+
+// View gives role, term and leader as of the last turn.
+func (r *Replica) View() *View { return r.view.Load() }
+
+// Commit is the commit index as of the last turn.
+func (r *Replica) Commit() raft.Index { return raft.Index(r.commit.Load()) }
+
+// Counters gives the running counts.
+func (r *Replica) Counters() *Counters { return &r.counters }
+
+// Snapshot is the loop's state at one moment.
+type Snapshot struct {
+	View
+	First, Last, Commit, Durable raft.Index
+	LastTerm                     raft.Term
+	Abstaining                   bool
+	Transferring                 bool
+	Waiting                      int
+	Peers                        []raft.PeerStatus // on the leader only
+	Now                          raft.Instant      // on the clock of PeerStatus.Heard
+}
+
+// Snapshot asks the loop for its state. The error is ctx's, or that of a closed replica.
+func (r *Replica) Snapshot(ctx context.Context) (Snapshot, error) {
+	got := make(chan Snapshot, 1)
+	if !r.Call(func() { got <- r.snapshot() }) {
+		return Snapshot{View: *r.View()}, errClosed
+	}
+	select {
+	case s := <-got:
+		return s, nil
+	case <-ctx.Done():
+		return Snapshot{View: *r.View()}, ctx.Err()
+	case <-r.stopped:
+		return Snapshot{View: *r.View()}, errClosed
+	}
+}
+
+func (r *Replica) snapshot() Snapshot {
+	c := r.core
+	v := View{Role: c.Role(), Term: c.Term(), Leader: c.Leader(), Err: r.View().Err}
+	return Snapshot{View: v, First: c.First(), Last: c.Last(), Commit: c.Commit(), Durable: c.DurableTo(), LastTerm: c.LastTerm(),
+		Abstaining: c.Abstaining(), Transferring: c.Transferring(), Waiting: len(r.waiting), Peers: c.Peers(), Now: c.Now()}
+}
+
+// Changed gives a channel that is closed at the next change of commit index, role, term or leader.
+func (r *Replica) Changed() <-chan struct{} {
+	r.watchMu.Lock()
+	defer r.watchMu.Unlock()
+	if r.watch == nil {
+		r.watch = make(chan struct{})
+	}
+	return r.watch
+}
+
+func (r *Replica) notify() {
+	r.watchMu.Lock()
+	defer r.watchMu.Unlock()
+	if r.watch != nil {
+		close(r.watch)
+		r.watch = nil
+	}
+}
+
+// Close stops the loop once it has answered everything, and waits for it. It does not hand leadership over; see Transfer.
+func (r *Replica) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.signal()
+	<-r.stopped
+}

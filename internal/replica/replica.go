@@ -1,0 +1,612 @@
+// Package replica runs one member of one group: a loop that owns the consensus core, feeds it with what arrives, and performs
+// what the core asks for in the order it asks. It decides nothing about elections or entries (package raft does) and knows
+// neither file nor socket: Log and Net are given to it. Start at Replica; its heart is Turn.
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"dledger/internal/entry"
+	"dledger/internal/raft"
+)
+
+// Log stores entries, term and vote. The loop calls all methods but Sync, which runs beside it, never twice at once.
+type Log interface {
+	// Append encodes bodies as entries first… of term and stages them; stamp runs for each in order, before its checksum. When it
+	// fails with ErrDiskFull nothing is staged; any other error is final.
+	Append(first raft.Index, term raft.Term, magic int32, bodies [][]byte, stamp Stamp) error
+	// AppendEncoded stages the entries of p from index from on. Errors as Append.
+	AppendEncoded(from raft.Index, p raft.Payload) error
+	// Flush hands what is staged to the operating system. From then on readers see it and other members may be sent it.
+	Flush() error
+	// Truncate makes last the last entry, Reset drops all and continues with entry next at byte position pos (-1: where the next
+	// appended entry says). Both are ordered before later appends on disk.
+	Truncate(last raft.Index) error
+	Reset(next raft.Index, pos int64, prevTerm raft.Term) error
+	// Sync makes durable what was flushed before the call.
+	Sync() error
+	// SaveTerm makes term and vote durable before it returns.
+	SaveTerm(term raft.Term, vote raft.ID) error
+	// SetCommit notes the commit index; it is kept over a restart of the process.
+	SetCommit(i raft.Index) error
+	// Full tells that the disk has no room for more entries.
+	Full() bool
+}
+
+// Stamp runs in log order, on the loop, for each entry of a proposal once its index and byte position are known. body is the
+// log's own copy and may be written to, not kept.
+type Stamp = func(i int, index raft.Index, pos int64, body []byte)
+
+// Errors of Log that the loop tells apart.
+var (
+	ErrDiskFull = errors.New("disk full")
+)
+
+// Net sends messages to other members. Send must not block and may drop; messages of type MsgAppend, and the entry of a MsgCompare
+// or MsgTruncate in dialect 0.3, come without Payload: Net reads it from the log.
+type Net interface {
+	Send(m *raft.Message)
+}
+
+// Config of a Replica.
+type Config struct {
+	Core    raft.Config
+	Initial raft.Initial
+	Log     Log
+	Net     Net
+	Async   bool          // durability `async`: an entry counts as soon as it is written (decision D4)
+	AckWait time.Duration // how long a proposal waits for its acknowledgement (maxWaitAckTimeMs)
+	// PendingBytes bounds the bodies of proposals that were accepted and are not yet answered.
+	PendingBytes int64
+	Logger       *slog.Logger
+}
+
+// Replica is the loop and what surrounds it (DLedgerServer's threads in the Java original).
+//
+//  1. only the loop touches core and waiting;
+//  2. each proposal is finished exactly once, each request answered exactly once (R9), also at Close;
+//  3. no message leaves before the writes it speaks of: term and vote are durable, entries are with the operating system, and
+//     the core holds back what promises durable entries.
+type Replica struct {
+	cfg  Config
+	core *raft.Core
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	in      inbox
+	spare   inbox
+	closed  bool  // no further input is taken
+	bytes   int64 // of proposals in the inbox
+	wake    chan struct{}
+	stopped chan struct{}
+
+	waiting  []*Proposal // accepted, in log order
+	accepted []*Proposal // given an index, not yet stored; parallel to EffectPropose
+	current  *Proposal   // the one being stored
+	stampFn  Stamp
+	refs     map[uint64]func(*raft.Message)
+	ref      uint64
+	confirms map[uint64]func(raft.Index, bool)
+	flushed  mark // last entry handed to the operating system
+	synced   mark // last entry for which a sync was started
+	syncing  bool
+	dead     error // set when nothing may be done any more; the loop then only refuses
+	role     raft.Role
+	term     raft.Term
+
+	kick chan struct{} // to the syncer
+
+	view     atomic.Pointer[View]
+	commit   atomic.Int64
+	counters Counters
+
+	watchMu sync.Mutex
+	watch   chan struct{} // closed at the next change of commit or role; nil while nobody waits
+}
+
+type mark struct {
+	index raft.Index
+	term  raft.Term
+}
+
+// View is what others may know of the loop without asking it. It is replaced whenever role, term or leader changes.
+type View struct {
+	Role   raft.Role
+	Term   raft.Term
+	Leader raft.ID
+	Err    error // why this replica stopped taking part; nil while it does
+}
+
+// Counters since the start; all may be read at any time.
+type Counters struct {
+	Turns, Syncs, Proposed, Committed, Elections, Cuts atomic.Int64
+	SyncNanos, SyncMaxNanos                            atomic.Int64
+}
+
+// inbox gathers inputs between two turns.
+type inbox struct {
+	msgs      []incoming
+	proposals []*Proposal
+	calls     []func()
+	synced    bool
+	syncErr   error
+}
+
+type incoming struct {
+	msg   raft.Message
+	reply func(*raft.Message)
+}
+
+// New makes a replica. The caller runs it with Run, or in a test drives it turn by turn.
+func New(cfg Config, now raft.Instant) *Replica {
+	r := &Replica{cfg: cfg, core: raft.New(cfg.Core, cfg.Initial, now), log: cfg.Logger,
+		wake: make(chan struct{}, 1), stopped: make(chan struct{}), kick: make(chan struct{}, 1),
+		refs: map[uint64]func(*raft.Message){}, confirms: map[uint64]func(raft.Index, bool){}}
+	r.stampFn = func(i int, index raft.Index, pos int64, body []byte) {
+		p := r.current
+		p.pos[i] = pos
+		if p.stamp != nil {
+			p.stamp(i, index, pos, body)
+		}
+	}
+	last := mark{cfg.Initial.Last, r.core.LastTerm()}
+	r.flushed, r.synced = last, last
+	r.commit.Store(int64(cfg.Initial.Commit))
+	r.publish()
+	return r
+}
+
+// Run is the loop; it returns when Close was called. now gives the present on the clock of the core's configuration.
+func (r *Replica) Run(now func() raft.Instant) {
+	done := make(chan struct{})
+	go func() { // syncer: the one goroutine that waits for the disk
+		defer close(done)
+		for range r.kick {
+			t0 := now()
+			err := r.cfg.Log.Sync()
+			d := int64(now() - t0)
+			r.counters.Syncs.Add(1)
+			r.counters.SyncNanos.Add(d)
+			if d > r.counters.SyncMaxNanos.Load() {
+				r.counters.SyncMaxNanos.Store(d)
+			}
+			r.SyncDone(err)
+		}
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		deadline, more := r.Turn(now())
+		if !more {
+			break
+		}
+		if r.NeedSync() {
+			r.kick <- struct{}{}
+		}
+		timer.Reset(time.Duration(max(0, deadline-now())))
+		select {
+		case <-r.wake:
+		case <-timer.C:
+		}
+	}
+	close(r.kick)
+	<-done
+	close(r.stopped)
+}
+
+// NeedSync tells, once, that a sync should be started; SyncDone must follow. There is at most one at a time: whatever is flushed
+// meanwhile shares the next.
+func (r *Replica) NeedSync() bool {
+	if r.cfg.Async || r.syncing || r.dead != nil || r.synced == r.flushed {
+		return false
+	}
+	r.syncing, r.synced = true, r.flushed
+	return true
+}
+
+// SyncDone reports the end of a sync.
+func (r *Replica) SyncDone(err error) {
+	r.mu.Lock()
+	r.in.synced, r.in.syncErr = true, err
+	r.mu.Unlock()
+	r.signal()
+}
+
+func (r *Replica) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Turn takes in all that has arrived, lets the core work on it as one batch, and performs the outcome. It returns the instant at
+// which the next turn is due even if nothing arrives, and false once the replica is closed.
+func (r *Replica) Turn(now raft.Instant) (raft.Instant, bool) {
+	r.mu.Lock()
+	in := r.in
+	r.in, r.spare = r.spare, inbox{}
+	r.bytes = 0
+	closed := r.closed
+	r.mu.Unlock()
+	r.counters.Turns.Add(1)
+
+	if in.synced {
+		r.syncing = false
+		if in.syncErr != nil {
+			r.diskFailed(now, fmt.Errorf("sync: %w", in.syncErr))
+		} else {
+			r.core.Durable(r.synced.index, r.synced.term)
+		}
+	}
+	for _, f := range in.calls {
+		f()
+	}
+	for i := range in.msgs {
+		r.step(now, &in.msgs[i])
+	}
+	if now >= r.core.Deadline() {
+		r.core.Tick(now)
+	}
+	for _, p := range in.proposals {
+		r.propose(now, p)
+	}
+	if r.dead == nil {
+		r.perform(now)
+	}
+	r.expireWaiting(now)
+	if closed {
+		r.drain()
+	}
+
+	clear(in.msgs)
+	clear(in.proposals)
+	clear(in.calls)
+	r.spare = inbox{msgs: in.msgs[:0], proposals: in.proposals[:0], calls: in.calls[:0]}
+	deadline := r.core.Deadline()
+	if len(r.waiting) > 0 {
+		deadline = min(deadline, r.waiting[0].due)
+	}
+	return deadline, !closed
+}
+
+func (r *Replica) step(now raft.Instant, in *incoming) {
+	if in.reply != nil {
+		if r.dead != nil {
+			in.reply(&raft.Message{Type: in.msg.Type.Answer(), Status: raft.StatusDiskError, Term: r.core.Term(), Begin: -1, End: -1, XTerm: -1, XIndex: -1,
+				Index: in.msg.Index, First: in.msg.First, Last: in.msg.Last})
+			return
+		}
+		r.ref++
+		in.msg.Ref = r.ref
+		r.refs[r.ref] = in.reply
+	}
+	if r.dead == nil {
+		r.core.Step(now, &in.msg)
+	}
+}
+
+func (r *Replica) propose(now raft.Instant, p *Proposal) {
+	if r.dead != nil {
+		p.finish(raft.StatusDiskError)
+		return
+	}
+	if r.cfg.Log.Full() {
+		p.finish(raft.StatusDiskFull)
+		return
+	}
+	first, s := r.core.Propose(len(p.bodies))
+	if s != raft.StatusOK {
+		p.Leader = r.core.Leader()
+		p.finish(s)
+		return
+	}
+	p.First, p.Term = first, r.core.Term()
+	p.due = now + raft.Instant(r.cfg.AckWait)
+	r.accepted = append(r.accepted, p)
+	r.counters.Proposed.Add(int64(len(p.bodies)))
+}
+
+// perform carries out a Ready: writes first, then messages, then what others may learn.
+func (r *Replica) perform(now raft.Instant) {
+	w := r.core.Writes()
+	if w.SaveTerm {
+		if err := r.cfg.Log.SaveTerm(w.Term, w.Vote); err != nil {
+			r.die(fmt.Errorf("store term %d and vote %q: %w", w.Term, w.Vote, err))
+			return
+		}
+	}
+	if len(w.Effects) > 0 && !r.write(now, w.Effects) {
+		return
+	}
+	ready := r.core.TakeReady(now)
+	if ready.Commit > raft.Index(r.commit.Load()) {
+		if err := r.cfg.Log.SetCommit(ready.Commit); err != nil {
+			r.diskFailed(now, fmt.Errorf("note commit index %d: %w", ready.Commit, err))
+		}
+		r.counters.Committed.Add(int64(ready.Commit) - r.commit.Load())
+		r.commit.Store(int64(ready.Commit))
+		r.notify()
+	}
+	for i := range ready.Messages {
+		m := &ready.Messages[i]
+		if m.Type.IsAnswer() {
+			if reply := r.refs[m.Ref]; reply != nil {
+				delete(r.refs, m.Ref)
+				reply(m)
+			}
+			continue
+		}
+		r.cfg.Net.Send(m)
+	}
+	for _, k := range ready.Confirms {
+		if f := r.confirms[k.Ref]; f != nil {
+			delete(r.confirms, k.Ref)
+			f(k.Index, k.OK)
+		}
+	}
+	for _, e := range ready.Events {
+		r.report(e)
+	}
+	r.finishCommitted(ready.Commit)
+	if v := r.view.Load(); v.Role != ready.Role || v.Term != ready.Term || v.Leader != ready.Leader {
+		r.publish()
+		r.notify()
+	}
+	r.core.Done()
+}
+
+// write carries out the effects and hands them to the operating system. What the disk has no room for is taken back out of the
+// core as if it had never come. It returns false when the disk failed for good.
+func (r *Replica) write(now raft.Instant, effects []raft.Effect) bool {
+	lost := raft.Index(-1) // first entry of the log that could not be stored; everything behind it is skipped
+	for i := range effects {
+		e := &effects[i]
+		var err error
+		switch e.Kind {
+		case raft.EffectCut:
+			if lost > e.Last {
+				lost = -1
+			}
+			if lost < 0 { // else the cut falls on what was not stored anyway
+				err = r.cfg.Log.Truncate(e.Last)
+				r.counters.Cuts.Add(1)
+			}
+		case raft.EffectReset:
+			lost = -1
+			err = r.cfg.Log.Reset(e.First, e.Pos, e.Term)
+		default:
+			err = r.store(e, lost >= 0)
+			if errors.Is(err, ErrDiskFull) {
+				if lost < 0 {
+					lost = e.First
+					r.log.Warn("disk full, entries refused", "first", e.First)
+				}
+				err = nil
+			}
+		}
+		if err != nil {
+			r.diskFailed(now, err)
+			return false
+		}
+	}
+	if err := r.cfg.Log.Flush(); err != nil {
+		r.diskFailed(now, fmt.Errorf("write entries: %w", err))
+		return false
+	}
+	if lost >= 0 {
+		r.core.Unwritten(lost)
+	}
+	r.flushed = mark{r.core.Last(), r.core.LastTerm()}
+	if r.cfg.Async {
+		r.synced = r.flushed
+		r.core.Durable(r.flushed.index, r.flushed.term)
+	}
+	return true
+}
+
+// store stages the entries of one effect, or fails with ErrDiskFull.
+func (r *Replica) store(e *raft.Effect, full bool) error {
+	switch e.Kind {
+	case raft.EffectAppend:
+		if full {
+			return ErrDiskFull
+		}
+		if err := r.cfg.Log.AppendEncoded(e.First, e.Payload); err != nil {
+			return fmt.Errorf("store entries %d to %d: %w", e.First, e.Last, err)
+		}
+	case raft.EffectNoop:
+		if full {
+			return ErrDiskFull
+		}
+		if err := r.cfg.Log.Append(e.First, e.Term, entry.MagicNoop, [][]byte{nil}, nil); err != nil {
+			return fmt.Errorf("store no-op %d: %w", e.First, err)
+		}
+	case raft.EffectPropose:
+		p := r.accepted[0]
+		r.accepted = r.accepted[1:]
+		if len(r.accepted) == 0 {
+			r.accepted = nil
+		}
+		if full {
+			p.finish(raft.StatusDiskFull)
+			return ErrDiskFull
+		}
+		p.pos = make([]int64, len(p.bodies))
+		r.current = p
+		err := r.cfg.Log.Append(e.First, e.Term, entry.MagicNormal, p.bodies, r.stampFn)
+		r.current = nil
+		if err != nil {
+			if errors.Is(err, ErrDiskFull) {
+				p.finish(raft.StatusDiskFull)
+			} else {
+				p.finish(raft.StatusDiskError)
+			}
+			return fmt.Errorf("store entries %d to %d: %w", e.First, e.Last, err)
+		}
+		p.bodies = nil // the log has its own copy
+		r.waiting = append(r.waiting, p)
+	}
+	return nil
+}
+
+// finishCommitted answers the proposals that commit covers, and, once this node no longer leads their term, all others: whether
+// those will be committed is then unknown.
+func (r *Replica) finishCommitted(commit raft.Index) {
+	leads := r.core.Role() == raft.Leader
+	k := 0
+	for _, p := range r.waiting {
+		switch {
+		case p.Last() <= commit && r.core.Matches(p.Last(), p.Term):
+			p.finish(raft.StatusOK)
+		case !leads || p.Term != r.core.Term():
+			p.Leader = r.core.Leader()
+			p.finish(raft.StatusTermChanged)
+		default:
+			r.waiting = dropFront(r.waiting, k)
+			return
+		}
+		k++
+	}
+	r.waiting = dropFront(r.waiting, k)
+}
+
+func (r *Replica) expireWaiting(now raft.Instant) {
+	k := 0
+	for k < len(r.waiting) && now >= r.waiting[k].due {
+		r.waiting[k].finish(raft.StatusWaitAckTimeout)
+		k++
+	}
+	r.waiting = dropFront(r.waiting, k)
+}
+
+// dropFront removes k proposals and reuses the memory once all are gone.
+func dropFront(s []*Proposal, k int) []*Proposal {
+	clear(s[:k])
+	if k == len(s) {
+		return s[:0]
+	}
+	return s[k:]
+}
+
+// diskFailed makes the core give leadership away; this node stays reachable but stores nothing until it is started again.
+func (r *Replica) diskFailed(now raft.Instant, err error) {
+	r.log.Error("disk failed; this replica stores nothing until it is restarted", "error", err)
+	for _, p := range r.accepted {
+		p.finish(raft.StatusDiskError)
+	}
+	r.accepted = nil
+	r.core.DiskFailed(now)
+	r.setErr(err)
+	ready := r.core.TakeReady(now)
+	for i := range ready.Messages {
+		m := &ready.Messages[i]
+		switch {
+		case !m.Type.IsAnswer():
+			if m.Type == raft.MsgTransfer || m.Type == raft.MsgHeartbeat {
+				r.cfg.Net.Send(m)
+			}
+		case r.refs[m.Ref] != nil:
+			if m.Type != raft.MsgHeartbeatAnswer && m.Status == raft.StatusOK {
+				m.Status, m.Vote = raft.StatusDiskError, raft.VoteUnknown // it may speak of what was not written
+			}
+			r.refs[m.Ref](m)
+			delete(r.refs, m.Ref)
+		}
+	}
+	for _, e := range ready.Events {
+		r.report(e)
+	}
+	r.finishCommitted(raft.Index(r.commit.Load()))
+	r.core.Done()
+	r.publish()
+	r.notify()
+}
+
+// die ends all participation: a term or vote could not be stored, so no message of this node may be believed any more.
+func (r *Replica) die(err error) {
+	r.log.Error("replica stopped", "error", err)
+	r.dead = err
+	r.setErr(err)
+	r.refuseAll()
+	r.notify()
+}
+
+// refuseAll finishes everything that waits.
+func (r *Replica) refuseAll() {
+	for _, p := range r.accepted {
+		p.finish(raft.StatusNotLeader)
+	}
+	for _, p := range r.waiting {
+		p.finish(raft.StatusTermChanged)
+	}
+	r.accepted, r.waiting = nil, nil
+	for ref, reply := range r.refs {
+		delete(r.refs, ref)
+		reply(&raft.Message{Status: raft.StatusNotReady, Term: r.core.Term(), Begin: -1, End: -1, XTerm: -1, XIndex: -1})
+	}
+	for ref, f := range r.confirms {
+		delete(r.confirms, ref)
+		f(-1, false)
+	}
+}
+
+func (r *Replica) drain() {
+	if r.dead == nil {
+		r.dead = errClosed
+	}
+	r.refuseAll()
+	r.setErr(r.dead)
+	r.notify()
+}
+
+var errClosed = errors.New("closed")
+
+func (r *Replica) setErr(err error) {
+	v := *r.view.Load()
+	if v.Err == nil {
+		v.Err = err
+		r.view.Store(&v)
+	}
+}
+
+func (r *Replica) publish() {
+	v := &View{Role: r.core.Role(), Term: r.core.Term(), Leader: r.core.Leader()}
+	if old := r.view.Load(); old != nil {
+		v.Err = old.Err
+	}
+	r.view.Store(v)
+}
+
+func (r *Replica) report(e raft.Event) {
+	switch e.Kind {
+	case raft.EventRole:
+		if e.Role == r.role && e.Term == r.term {
+			return
+		}
+		r.role, r.term = e.Role, e.Term
+		if e.Role == raft.Leader {
+			r.counters.Elections.Add(1)
+		}
+		r.log.Info("role changed", "role", e.Role.String(), "term", e.Term, "leader", r.core.Leader(), "last", r.core.Last(), "commit", r.core.Commit())
+	case raft.EventCut:
+		r.log.Info("entries cut that the leader does not have", "last", e.Index, "term", e.Term)
+	case raft.EventReset:
+		r.log.Info("log starts anew where the leader's begins", "first", e.Index+1, "term", e.Term)
+	case raft.EventStuck:
+		r.log.Error("follower needs entries that retention deleted, and a Java 0.4 node cannot start its log in the middle: give it a copy of another node's directory",
+			"follower", e.Peer, "first kept", e.Index)
+	case raft.EventConflict:
+		r.log.Error("leader wants to replace a committed entry; refused", "leader", e.Peer, "index", e.Index, "term", e.Term)
+	case raft.EventTransfer:
+		r.log.Info("handing leadership over", "to", e.Peer, "term", e.Term)
+	case raft.EventTermLearned:
+		r.log.Info("higher term learnt", "term", e.Term, "from", e.Peer)
+	case raft.EventStalled:
+		r.log.Error("disk does not finish its sync; giving leadership up", "term", e.Term)
+	}
+}
