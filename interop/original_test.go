@@ -22,6 +22,20 @@ func TestOriginalsAloneKeepAcknowledgedEntries(t *testing.T) {
 	}
 }
 
+// The same steps as TestMixedGroupsKeepAcknowledgedEntries on originals alone, so that a failure there can be told from the original's own.
+func TestOriginalsAloneSurviveTransfersAndKills(t *testing.T) {
+	for _, gen := range generations {
+		t.Run(string(gen), func(t *testing.T) {
+			k := java(t, gen)
+			g := group(t, k, k, k)
+			started(t, g)
+			load := harness.StartLoad(g, "rotate", 16, 200)
+			rotate(t, g, load)
+			finish(t, g, load)
+		})
+	}
+}
+
 // rotate moves leadership to every node under load, then kills every node in turn and starts it again.
 func rotate(t *testing.T, g *harness.Group, load *harness.Load) {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -263,21 +264,23 @@ func (c *Client) conn(ctx context.Context, id string) (*conn, error) {
 		return other, nil
 	}
 	n = &conn{sock: s, calls: map[int32]chan answer{}}
+	n.work.L = &n.mu
 	c.conns[id] = n
 	go n.read()
+	go n.write()
 	return n, nil
 }
 
-// conn is one connection. Requests written while another goroutine is in the system call are sent together by it.
+// conn is one connection with a goroutine that reads and one that writes; both end when it fails, and Close makes it fail.
 type conn struct {
 	sock net.Conn
 
-	mu      sync.Mutex
-	out     []byte // frames to send
-	writing bool
-	opaque  int32
-	calls   map[int32]chan answer // each holds one answer; closed without one when the connection fails
-	err     error                 // why the connection is dead
+	mu     sync.Mutex
+	work   sync.Cond // out or err has changed
+	out    []byte    // frames to send
+	opaque int32
+	calls  map[int32]chan answer // each holds one answer; closed without one when the connection fails
+	err    error                 // why the connection is dead
 }
 
 type answer struct {
@@ -302,10 +305,7 @@ func (n *conn) call(ctx context.Context, code int, body []byte) ([]byte, error) 
 	opaque := n.opaque
 	n.calls[opaque] = got
 	n.out = appendFrame(n.out, code, opaque, body)
-	if !n.writing {
-		n.writing = true
-		n.flush()
-	}
+	n.work.Signal()
 	n.mu.Unlock()
 	select {
 	case a, ok := <-got:
@@ -323,21 +323,30 @@ func (n *conn) call(ctx context.Context, code int, body []byte) ([]byte, error) 
 	}
 }
 
-// flush sends what waits until nothing does. It is called, and returns, with mu held.
-func (n *conn) flush() {
+// write sends what callers queue. It lets those that are ready to run queue theirs first, so that one system call carries many.
+func (n *conn) write() {
 	var spare []byte
-	for len(n.out) > 0 && n.err == nil {
+	for {
+		n.mu.Lock()
+		for len(n.out) == 0 && n.err == nil {
+			n.work.Wait()
+		}
+		n.mu.Unlock()
+		runtime.Gosched()
+		n.mu.Lock()
+		if n.err != nil {
+			n.mu.Unlock()
+			return
+		}
 		batch := n.out
 		n.out = spare[:0]
 		n.mu.Unlock()
-		_, err := n.sock.Write(batch)
-		spare = batch
-		n.mu.Lock()
-		if err != nil {
-			n.failLocked(err)
+		if _, err := n.sock.Write(batch); err != nil {
+			n.fail(err)
+			return
 		}
+		spare = batch
 	}
-	n.writing = false
 }
 
 func appendFrame(b []byte, code int, opaque int32, body []byte) []byte {
@@ -389,14 +398,11 @@ func (n *conn) read() {
 func (n *conn) fail(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.failLocked(err)
-}
-
-func (n *conn) failLocked(err error) {
 	if n.err != nil {
 		return
 	}
 	n.err = err
+	n.work.Signal()
 	n.sock.Close() // its error adds nothing to err
 	for opaque, got := range n.calls {
 		close(got)

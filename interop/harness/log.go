@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sort"
 	"strconv"
 )
 
@@ -123,4 +124,49 @@ func (l *Log) Same(other *Log, last int64) error {
 		}
 	}
 	return fmt.Errorf("equal entries, different bytes before position %d (header fields or blanks)", l.begin+n)
+}
+
+// EndOf tells the index of the last entry below root from its index files alone, -1 if there is none. It reads little, for logs of
+// any size, and may be used on a running node; index records that an unfinished truncation left behind the end deceive it.
+func EndOf(root string) (int64, error) {
+	const record = 32 // magic 4, pos 8, size 4, index 8, term 8
+	files, err := filepath.Glob(filepath.Join(root, "index", "*"))
+	if err != nil {
+		return -1, fmt.Errorf("list index files: %w", err)
+	}
+	for i := len(files) - 1; i >= 0; i-- {
+		at, err := strconv.ParseInt(filepath.Base(files[i]), 10, 64)
+		if err != nil {
+			return -1, fmt.Errorf("index file with a name that is no number: %s", files[i])
+		}
+		end, err := endOfIndexFile(files[i], at/record)
+		if err != nil || end >= at/record {
+			return end, err
+		}
+	}
+	return -1, nil
+}
+
+// endOfIndexFile searches the file whose first record is that of entry first; the answer is first-1 if it holds none.
+func endOfIndexFile(name string, first int64) (int64, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return -1, fmt.Errorf("open index file: %w", err)
+	}
+	defer f.Close() // nothing was written
+	info, err := f.Stat()
+	if err != nil {
+		return -1, fmt.Errorf("size of index file: %w", err)
+	}
+	n := sort.Search(int(info.Size()/32), func(i int) bool {
+		var b [32]byte
+		if _, e := f.ReadAt(b[:], int64(i)*32); e != nil {
+			err = e
+		}
+		return int32(binary.BigEndian.Uint32(b[12:])) < headerSize || int64(binary.BigEndian.Uint64(b[16:])) != first+int64(i)
+	})
+	if err != nil {
+		return -1, fmt.Errorf("read index file: %w", err)
+	}
+	return first + int64(n) - 1, nil
 }

@@ -1,0 +1,184 @@
+// Command bench compares our log with others, on this machine, in one run: three processes each, over loopback, the same bodies.
+//
+//	go run . -quick                     everything, briefly (about five minutes)
+//	go run . -only 'ours|hashi' -measure append
+//	go run . -full -json result.json
+//
+// It prints a table per measure with the ratio to ours. Systems whose acknowledgement means "on two disks" and those whose
+// acknowledgement means "in two page caches" are compared among themselves only. Rounds go through all systems in turn and the
+// median of the rounds is kept, because the disk of a rented machine drifts; a probe of it is printed beside each round.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// plan says how long and how often.
+type plan struct {
+	Rounds    int           `json:"rounds"`
+	Warm      time.Duration `json:"warmNs"`
+	Run       time.Duration `json:"runNs"`
+	InFlight  []int         `json:"inFlight"`
+	Sizes     []int         `json:"sizes"`
+	Failovers int           `json:"failovers"`
+	Behind    int64         `json:"behindBytes"` // catch-up
+	LogSize   int64         `json:"logBytes"`    // restart
+	Idle      time.Duration `json:"idleNs"`
+}
+
+var plans = map[string]plan{
+	"quick":  {1, 300 * time.Millisecond, 700 * time.Millisecond, []int{1, 64, 256}, []int{128, 1024}, 2, 16 << 20, 64 << 20, 2 * time.Second},
+	"normal": {3, 500 * time.Millisecond, 2 * time.Second, []int{1, 16, 64, 256}, []int{128, 1024, 4096}, 5, 100 << 20, 256 << 20, 5 * time.Second},
+	"full":   {3, time.Second, 5 * time.Second, []int{1, 16, 64, 256}, []int{128, 1024, 4096}, 20, 500 << 20, 1 << 30, 10 * time.Second},
+}
+
+// report is what -json writes.
+type report struct {
+	Machine  map[string]string `json:"machine"`
+	Plan     plan              `json:"plan"`
+	Systems  []system          `json:"systems"`
+	Missing  []string          `json:"missing,omitempty"`
+	Measures []*measured       `json:"measures"`
+}
+
+func main() {
+	var (
+		quick   = flag.Bool("quick", false, "a whole run in about five minutes")
+		full    = flag.Bool("full", false, "long periods, 20 failovers, 500 MiB and 1 GiB logs")
+		only    = flag.String("only", "", "regular expression: names of the systems to measure")
+		which   = flag.String("measure", strings.Join(measureNames(), ","), "measures, comma-separated")
+		out     = flag.String("json", "", "also write the figures to this file")
+		dir     = flag.String("dir", "", "where the data goes (default: a temporary directory)")
+		dledger = flag.String("dledger", "", "our program (default: built from the tree this module lies in)")
+		node    nodeFlags
+	)
+	node.register()
+	flag.Parse()
+	if node.role != "" {
+		fatal(node.run())
+	}
+	name := "normal"
+	if *quick {
+		name = "quick"
+	} else if *full {
+		name = "full"
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := compare(ctx, plans[name], *only, strings.Split(*which, ","), *out, *dir, *dledger); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func compare(ctx context.Context, p plan, only string, which []string, out, dir, dledger string) error {
+	match, err := regexp.Compile(only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	work, err := os.MkdirTemp(dir, "bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work) // what is left is only data of this run
+	if dledger == "" {
+		if dledger, err = build(work); err != nil {
+			return err
+		}
+	}
+	r := report{Machine: machine(work), Plan: p}
+	all, missing := systems(ctx, dledger)
+	r.Missing = missing
+	for _, s := range all {
+		if match.MatchString(s.Name) {
+			r.Systems = append(r.Systems, s)
+		}
+	}
+	printFacts(r)
+	began := time.Now()
+	for _, name := range which {
+		m, ok := measures[name]
+		if !ok {
+			return fmt.Errorf("-measure: no measure %q, there are %s", name, strings.Join(measureNames(), ", "))
+		}
+		tables := m(ctx, p, r.Systems, work)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		for _, t := range tables {
+			t.print(os.Stdout, r.Systems)
+		}
+		r.Measures = append(r.Measures, tables...)
+	}
+	fmt.Printf("\ntook %v\n", time.Since(began).Round(time.Second))
+	if out == "" {
+		return nil
+	}
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, append(b, '\n'), 0o644)
+}
+
+// build makes our program from the tree around this module.
+func build(dir string) (string, error) {
+	path := filepath.Join(dir, "dledger")
+	cmd := exec.Command("go", "build", "-o", path, "dledger/cmd/dledger")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build our program: %w\n%s", err, text)
+	}
+	return path, nil
+}
+
+// nodeFlags are the hidden flags that make this program one node of a peer.
+type nodeFlags struct {
+	role, peers, addrs, dir string
+	id                      int
+	sync                    bool
+}
+
+func (n *nodeFlags) register() {
+	flag.StringVar(&n.role, "role", "", "internal: be a node of a peer")
+	flag.IntVar(&n.id, "id", 0, "internal")
+	flag.StringVar(&n.peers, "peers", "", "internal")
+	flag.StringVar(&n.addrs, "addrs", "", "internal")
+	flag.StringVar(&n.dir, "node-dir", "", "internal")
+	flag.BoolVar(&n.sync, "sync", false, "internal")
+}
+
+func (n *nodeFlags) run() error {
+	peers, addrs := strings.Split(n.peers, ","), strings.Split(n.addrs, ",")
+	switch n.role {
+	case "limit":
+		f, err := openLimitFile(n.dir, n.sync)
+		if err != nil {
+			return err
+		}
+		if n.id > 0 {
+			return limitFollower(peers[n.id], f)
+		}
+		return limitLead(addrs[0], peers[1:], f)
+	case "hraft":
+		return hraftNode(n.id, peers, addrs, n.dir)
+	case "nats":
+		return natsNode(n.id, peers, addrs, n.dir, n.sync)
+	}
+	return fmt.Errorf("no role %q", n.role)
+}
+
+func fatal(err error) {
+	fmt.Fprintln(os.Stderr, "bench:", err)
+	os.Exit(1)
+}
