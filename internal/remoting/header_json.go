@@ -22,29 +22,29 @@ func (h *Header) appendJSON(dst []byte) []byte {
 				dst = append(dst, ',')
 			}
 			first = false
-			dst = appendString(dst, key)
+			dst = AppendString(dst, key)
 			dst = append(dst, ':')
-			dst = appendString(dst, value)
+			dst = AppendString(dst, value)
 		}
 		dst = append(dst, '}')
 	}
 	dst = append(dst, `,"flag":`...)
 	dst = strconv.AppendInt(dst, int64(h.Flag), 10)
 	dst = append(dst, `,"language":`...)
-	dst = appendString(dst, h.Language)
+	dst = AppendString(dst, h.Language)
 	dst = append(dst, `,"opaque":`...)
 	dst = strconv.AppendInt(dst, int64(h.Opaque), 10)
 	if h.Remark != "" {
 		dst = append(dst, `,"remark":`...)
-		dst = appendString(dst, h.Remark)
+		dst = AppendString(dst, h.Remark)
 	}
 	dst = append(dst, `,"serializeTypeCurrentRPC":"JSON","version":`...)
 	dst = strconv.AppendInt(dst, int64(h.Version), 10)
 	return append(dst, '}')
 }
 
-// appendString appends s as a JSON string: control characters, quotes and backslashes escaped, bytes that are no UTF-8 replaced.
-func appendString(dst []byte, s string) []byte {
+// AppendString appends s as a JSON string: control characters, quotes and backslashes escaped, bytes that are no UTF-8 replaced.
+func AppendString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
 	from := 0
