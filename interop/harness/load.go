@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"sort"
 	"sync"
 	"time"
 )
@@ -21,7 +20,8 @@ type Load struct {
 	mu        sync.Mutex
 	next      int
 	acked     map[int64][]byte // index → body
-	ackedAt   []time.Time      // ascending
+	term      int64            // the highest of an acknowledgement
+	termSince time.Time        // when its first acknowledgement came
 	undecided int
 	clash     error // two acknowledgements for one index
 	news      chan struct{}
@@ -31,7 +31,7 @@ type Load struct {
 // pause, and by the next body.
 func StartLoad(g *Group, name string, inFlight, size int) *Load {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Load{client: g.Client(), size: size, name: name, stop: cancel, acked: map[int64][]byte{}, news: make(chan struct{})}
+	l := &Load{client: g.Client(), size: size, name: name, stop: cancel, acked: map[int64][]byte{}, term: -1, news: make(chan struct{})}
 	for range inFlight {
 		l.wait.Add(1)
 		go func() {
@@ -71,7 +71,9 @@ func (l *Load) one(ctx context.Context) {
 		l.clash = fmt.Errorf("index %d was acknowledged for %.24q and for %.24q", a.Index, old, body)
 	}
 	l.acked[a.Index] = body
-	l.ackedAt = append(l.ackedAt, time.Now())
+	if a.Term > l.term {
+		l.term, l.termSince = a.Term, time.Now()
+	}
 	close(l.news)
 	l.news = make(chan struct{})
 }
@@ -109,21 +111,27 @@ func (l *Load) More(ctx context.Context, n int) error {
 	}
 }
 
-// FirstAckAfter waits for an append that was acknowledged later than at, and gives that moment.
-func (l *Load) FirstAckAfter(ctx context.Context, at time.Time) (time.Time, error) {
+// Term is the highest term of an acknowledged append, -1 before the first.
+func (l *Load) Term() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.term
+}
+
+// AckAbove waits until an append of a term above term is acknowledged, and gives the moment of the first. Unlike the next
+// acknowledgement, it cannot be an answer that was on its way when the leader of that term died.
+func (l *Load) AckAbove(ctx context.Context, term int64) (time.Time, error) {
 	for {
 		l.mu.Lock()
-		i := sort.Search(len(l.ackedAt), func(i int) bool { return l.ackedAt[i].After(at) })
-		news := l.news
-		if i < len(l.ackedAt) {
-			defer l.mu.Unlock()
-			return l.ackedAt[i], nil
-		}
+		have, since, news := l.term, l.termSince, l.news
 		l.mu.Unlock()
+		if have > term {
+			return since, nil
+		}
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("no append acknowledged: %w", ctx.Err())
+			return time.Time{}, fmt.Errorf("no append acknowledged above term %d: %w", term, ctx.Err())
 		}
 	}
 }

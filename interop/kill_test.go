@@ -1,0 +1,48 @@
+package interop
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"dledger/interop/harness"
+)
+
+// Our own group with its default timers: the leader is killed again and again under load; every acknowledged append is on all three
+// nodes in the end. Prints how long clients waited.
+func TestOurGroupSurvivesKillsOfTheLeader(t *testing.T) {
+	k := ours(t)
+	g := group(t, k, k, k)
+	for _, timer := range []string{"heartBeatTimeIntervalMs", "maxHeartBeatLeak", "minVoteIntervalMs", "maxVoteIntervalMs"} {
+		delete(g.Settings, timer)
+	}
+	started(t, g)
+	load := harness.StartLoad(g, "kills", 16, 200)
+	c := g.Client()
+	defer c.Close()
+	var waits []time.Duration
+	for range 20 {
+		must(t, load.More(within(t, 30*time.Second), 200))
+		id, err := c.Leader(within(t, 10*time.Second))
+		must(t, err)
+		leader := g.Node(id)
+		term, killed := load.Term(), time.Now()
+		leader.Kill()
+		next, err := load.AckAbove(within(t, 60*time.Second), term)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, g.Logs())
+		}
+		waits = append(waits, next.Sub(killed))
+		must(t, leader.Start())
+	}
+	finish(t, g, load)
+	verifyAgainst(t, g)
+	report(t, waits)
+}
+
+func report(t *testing.T, waits []time.Duration) {
+	t.Helper()
+	slices.Sort(waits)
+	t.Logf("kill -9 of the leader to the next acknowledged append, %d times: min %v, median %v, max %v",
+		len(waits), waits[0], waits[len(waits)/2], waits[len(waits)-1])
+}

@@ -1,0 +1,115 @@
+package interop
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"dledger/interop/harness"
+	"dledger/interop/original"
+)
+
+// Groups of ours and the original's nodes, in both proportions: leadership goes to each node in turn under load, each node is killed in
+// turn, and afterwards all acknowledged entries are on all nodes, in files that are equal byte for byte.
+func TestMixedGroupsKeepAcknowledgedEntries(t *testing.T) {
+	for _, gen := range generations {
+		for _, mix := range [][]bool{{false, false, true}, {false, true, true}} {
+			var kinds []harness.Kind
+			for _, isJava := range mix {
+				if isJava {
+					kinds = append(kinds, java(t, gen))
+				} else {
+					kinds = append(kinds, ours(t))
+				}
+			}
+			t.Run(composition(kinds), func(t *testing.T) {
+				g := group(t, kinds...)
+				g.GoOnly["compat"] = string(gen)
+				started(t, g)
+				load := harness.StartLoad(g, "mixed", 16, 200)
+				for range rounds(1, 10) {
+					rotate(t, g, load)
+				}
+				finish(t, g, load)
+				verifyAgainst(t, g)
+			})
+		}
+	}
+}
+
+// verifyAgainst lets our program compare the directories of g's stopped nodes.
+func verifyAgainst(t *testing.T, g *harness.Group) {
+	t.Helper()
+	for _, n := range g.Nodes[1:] {
+		if _, err := harness.Run(within(t, time.Minute), ours(t).Go, "verify", "--dir", g.Nodes[0].Root(), "--against", n.Root()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The Java client against our group: 5,000 appends, all read back.
+func TestOriginalClientWorksWithOurGroup(t *testing.T) {
+	for _, gen := range generations {
+		t.Run(string(gen), func(t *testing.T) {
+			kit := java(t, gen).Java
+			k := ours(t)
+			g := group(t, k, k, k)
+			started(t, g)
+			out, err := harness.Run(within(t, 2*time.Minute), kit.Client(original.Lean, g.Dir, g.Name, g.Peers, 5000, 32, 200)...)
+			if err != nil {
+				t.Fatalf("%v\n%s\n%s", err, out, g.Logs())
+			}
+			var r struct{ Appended, Failed, Retries, Read, Wrong, AppendMs, ReadMs int }
+			must(t, json.Unmarshal(out, &r))
+			t.Logf("%d appended in %d ms, %d tried again; %d read in %d ms", r.Appended, r.AppendMs, r.Retries, r.Read, r.ReadMs)
+			if r.Appended != 5000 || r.Read != 5000 || r.Wrong != 0 {
+				t.Errorf("got %+v, want 5000 appended and read", r)
+			}
+		})
+	}
+}
+
+// A directory that a Java node wrote is opened by ours, written on, and opened by Java again; every entry stays where it was.
+func TestDirectoriesPassBetweenOursAndOriginal(t *testing.T) {
+	for _, gen := range generations {
+		t.Run(string(gen), func(t *testing.T) {
+			theirs, ours := java(t, gen), ours(t)
+			g := group(t, theirs)
+			g.GoOnly["compat"] = string(gen)
+			acked := map[int64][]byte{}
+			for i, owner := range []harness.Kind{theirs, ours, theirs, ours} {
+				g.Nodes[0].Kind = owner
+				started(t, g)
+				load := harness.StartLoad(g, fmt.Sprintf("owner%d", i), 16, 200)
+				must(t, load.More(within(t, 30*time.Second), 2000))
+				more, _, err := load.Stop()
+				must(t, err)
+				for index, body := range more {
+					acked[index] = body
+				}
+				readBack(t, g, acked)
+				last, err := g.Settle(within(t, 10*time.Second))
+				must(t, err)
+				must(t, g.Stop())
+				must(t, g.Judge(acked, last))
+				if _, err := harness.Run(within(t, time.Minute), ours.Go, "verify", "--dir", g.Nodes[0].Root()); err != nil {
+					t.Errorf("after %s: %v", owner, err)
+				}
+			}
+		})
+	}
+}
+
+// readBack gets every acknowledged entry from the leader.
+func readBack(t *testing.T, g *harness.Group, acked map[int64][]byte) {
+	t.Helper()
+	c := g.Client()
+	defer c.Close()
+	ctx := within(t, time.Minute)
+	for index, want := range acked {
+		if got, err := c.Get(ctx, index); err != nil || string(got) != string(want) {
+			t.Fatalf("get %d: %.24q, %v; want %.24q", index, got, err, want)
+		}
+	}
+}
