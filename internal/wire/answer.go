@@ -55,23 +55,24 @@ func (base *Base) appendVoteAnswer(dst []byte, code Result, term raft.Term, vote
 }
 
 // appendPushAnswer writes the answer to a PUSH or RESET in JSON. beginIndex and endIndex are always filled, which the 0.4 original
-// does not do and does not mind; only the answer to a matching COMPARE leaves them at 0 in that dialect.
+// does not do and does not mind: our own leader needs them. The term is the request's, as in the original, unless the answer is
+// there to tell of a higher one.
 func (base *Base) appendPushAnswer(dst []byte, req, ans *raft.Message) []byte {
 	count, first, _ := pushCount(base.Dialect, req)
-	lo, hi := int64(ans.Begin), int64(ans.End)
-	if base.Dialect == raft.Compat04 && req.Type == raft.MsgCompare && ans.Status == raft.StatusOK {
-		lo, hi = 0, 0
+	term := req.Term
+	if ans.Status == raft.StatusExpiredTerm {
+		term = ans.Term
 	}
 	w := begin(dst)
-	w.int(`"beginIndex":`, lo)
+	w.int(`"beginIndex":`, int64(ans.Begin))
 	w.int(`"code":`, int64(ResultOf(ans.Status)))
 	w.int(`"count":`, count)
-	w.int(`"endIndex":`, hi)
+	w.int(`"endIndex":`, int64(ans.End))
 	w.text(`"group":`, base.Group)
 	if req.Type != raft.MsgCommit {
 		w.int(`"index":`, first)
 	}
-	w.int(`"term":`, int64(req.Term))
+	w.int(`"term":`, int64(term))
 	if base.Dialect == raft.Compat04 {
 		xIndex, xTerm := int64(-1), int64(-1)
 		if req.Type == raft.MsgCompare && ans.Status == raft.StatusInconsistentState {

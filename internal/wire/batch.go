@@ -139,7 +139,7 @@ func (r *AppendBatchRequest) Decode(b []byte) error {
 		body := c.take(c.uint32())
 		r.Bodies[i] = body[:len(body):len(body)]
 	}
-	if c.short || len(c.b) > 0 {
+	if !c.done() {
 		return fmt.Errorf("%w: append batch of %d bytes does not hold its %d bodies", ErrMalformed, len(b), n)
 	}
 	if n == 0 {
@@ -176,8 +176,8 @@ func (r *AppendBatchResponse) Decode(headerCode int32, b []byte) error {
 	n := int64(binary.BigEndian.Uint32(b[20:]))
 	r.LeaderID = raft.ID(c.sized())
 	positions := c.take(8 * n)
-	if c.short {
-		return fmt.Errorf("%w: append batch answer cut at %d bytes", ErrMalformed, len(b))
+	if !c.done() {
+		return fmt.Errorf("%w: append batch answer with %d bytes", ErrMalformed, len(b))
 	}
 	r.Positions = make([]int64, n)
 	for i := range r.Positions {
@@ -209,8 +209,8 @@ func (r *GetBatchRequest) Decode(b []byte) error {
 	c := cutter{b: b[getBatchFixed:]}
 	r.Group = c.sized()
 	r.RemoteID = raft.ID(c.sized())
-	if c.short {
-		return fmt.Errorf("%w: get batch cut at %d bytes", ErrMalformed, len(b))
+	if !c.done() {
+		return fmt.Errorf("%w: get batch with %d bytes", ErrMalformed, len(b))
 	}
 	r.Confirmed = b[1]&flagConfirmed != 0
 	r.From = raft.Index(get64(b, 4))

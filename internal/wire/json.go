@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"dledger/internal/raft"
 	"dledger/internal/remoting"
@@ -231,7 +232,11 @@ func (s *scanner) crc() uint32 {
 func (s *scanner) text(to *string) {
 	switch s.peek() {
 	case '"':
-		*to = intern(s.chars())
+		raw := s.chars()
+		if !utf8.Valid(raw) {
+			raw = bytes.ToValidUTF8(raw, []byte("\ufffd"))
+		}
+		*to = intern(raw)
 	case '{', '[':
 		s.fail("string expected")
 	default:

@@ -29,7 +29,7 @@ func DecodeRequest(compat raft.Compat, code int32, body []byte) (Base, raft.Mess
 		m.Index, m.LogTerm = raft.Index(f.ledgerEnd), raft.Term(f.endTerm)
 	case CodeHeartbeat:
 		m.Type = raft.MsgHeartbeat
-		m.Commit = raft.Index(f.commitIndex)
+		m.Commit = raft.Index(max(f.commitIndex, -1))
 	case CodePush:
 		f.Dialect = f.pushDialect(compat)
 		if f.Dialect == raft.Compat04 {
@@ -45,6 +45,7 @@ func DecodeRequest(compat raft.Compat, code int32, body []byte) (Base, raft.Mess
 		f.Dialect = raft.Compat04 // its answer is the JSON one
 		m.Type = raft.MsgReset
 		m.Index, m.LogTerm, m.Pos = raft.Index(f.preLogIndex), raft.Term(f.preLogTerm), f.pos
+		m.Commit = raft.Index(f.commitIndex)
 		if m.Index < -1 || m.Pos < 0 {
 			err = fmt.Errorf("%w: reset behind index %d at position %d", ErrArgument, m.Index, m.Pos)
 		}
@@ -225,6 +226,7 @@ func (base *Base) appendTransfer(dst []byte, m *raft.Message) []byte {
 func (base *Base) appendReset(dst []byte, m *raft.Message) []byte {
 	w := begin(dst)
 	w.int(`"code":`, int64(base.Code))
+	w.int(`"commitIndex":`, int64(m.Commit))
 	w.text(`"group":`, base.Group)
 	w.text(`"leaderId":`, string(base.LeaderID))
 	w.text(`"localId":`, string(base.LocalID))

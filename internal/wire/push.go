@@ -184,8 +184,8 @@ func decodePushBinaryAnswer(b []byte, ans *raft.Message) error {
 	}
 	r := cutter{b: b[pushAnswerSize:]}
 	ans.Leader = raft.ID(r.text(get16(b, 44)))
-	if r.short {
-		return fmt.Errorf("%w: push answer cut at %d bytes", ErrMalformed, len(b))
+	if !r.done() {
+		return fmt.Errorf("%w: push answer with %d bytes", ErrMalformed, len(b))
 	}
 	ans.Status = result16(b).Status()
 	ans.Term = raft.Term(get64(b, 4))
@@ -218,5 +218,8 @@ func (r *cutter) take(n int64) []byte {
 	r.b = r.b[n:]
 	return field
 }
+
+// done tells that b held exactly what was taken.
+func (r *cutter) done() bool { return !r.short && len(r.b) == 0 }
 
 func (r *cutter) text(n int64) string { return intern(r.take(n)) }
