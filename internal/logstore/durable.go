@@ -1,0 +1,155 @@
+package logstore
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"dledger/internal/raft"
+	"dledger/internal/vfs"
+)
+
+// Sync makes durable what was flushed before the call, and gives the last index that is. It runs beside appends; a second Sync
+// waits for the first. A failed sync is final: what it should have covered may be lost already, and a repeated one would not tell.
+func (s *Store) Sync() (raft.Index, error) {
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	if e := s.failure.Load(); e != nil {
+		return -1, *e
+	}
+	s.mu.Lock()
+	dirty, target, unsealed := s.dirty, s.last, s.unsealed
+	s.dirty, s.unsealed = nil, false
+	s.mu.Unlock()
+	if err := s.syncData(dirty); err != nil {
+		return -1, err
+	}
+	lost := s.reached(target)
+	err := s.side.note(func(m *meta) { m.durable, m.flushed, m.lost = target, target, lost })
+	if err == nil && unsealed {
+		// Entries of a Java leader carry no checksum: after a power cut nothing tells a torn one from a whole one but the durable
+		// index, so that has to be exact.
+		err = s.side.sync()
+	}
+	if err != nil {
+		return -1, s.fail(err)
+	}
+	return target.index, nil
+}
+
+// syncData syncs data files. The caller holds ioMu.
+func (s *Store) syncData(dirty []*file) error {
+	begin := s.cfg.Now()
+	for _, f := range dirty {
+		if err := f.Datasync(); err != nil {
+			return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
+		}
+	}
+	took := s.cfg.Now().Sub(begin)
+	s.mu.Lock()
+	s.stats.Syncs++
+	s.stats.SyncTime += took
+	s.mu.Unlock()
+	return nil
+}
+
+// reached notes that entries up to m are durable, and gives the index that is still lost, or -1.
+func (s *Store) reached(m mark) raft.Index {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.durable = m
+	if s.lost <= m.index {
+		s.lost = -1
+	}
+	return s.lost
+}
+
+// Checkpoint makes data and index records durable and notes that, so that recovery need not look at them. It also writes the
+// original's file `checkpoint`. Call it every few seconds.
+func (s *Store) Checkpoint() error { return s.checkpoint(false) }
+
+func (s *Store) checkpoint(clean bool) error {
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	return s.checkpointLocked(clean)
+}
+
+func (s *Store) checkpointLocked(clean bool) error {
+	if e := s.failure.Load(); e != nil {
+		return *e
+	}
+	s.mu.RLock()
+	target, commit := s.last, s.commit
+	s.mu.RUnlock()
+	if err := s.syncAll(); err != nil {
+		return err
+	}
+	lost := s.reached(target)
+	if s.side.holds(target, commit, clean) {
+		return nil
+	}
+	err := s.side.save(func(m *meta) {
+		m.flushed, m.durable, m.checkpoint, m.commit, m.lost, m.clean = target, target, target, max(m.commit, commit), lost, clean
+	})
+	if err != nil {
+		return s.fail(err)
+	}
+	return s.writeCheckpoint(commit, target.index)
+}
+
+// syncAll syncs data and index files. What was flushed before the call is durable after it, records and all. The caller holds ioMu.
+func (s *Store) syncAll() error {
+	s.mu.Lock()
+	dirty, dirtyIdx := s.dirty, s.dirtyIdx
+	s.dirty, s.dirtyIdx, s.unsealed = nil, nil, false
+	s.mu.Unlock()
+	if err := s.syncData(dirty); err != nil {
+		return err
+	}
+	for _, f := range dirtyIdx {
+		if err := f.Datasync(); err != nil {
+			return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
+		}
+	}
+	return nil
+}
+
+const checkpointName = "checkpoint"
+
+// writeCheckpoint writes the original's text file, for Java nodes of 0.3 that take the directory over. Nothing of ours depends on it while
+// the sidecar is there, so it is not synced, and a full disk leaves the old one.
+func (s *Store) writeCheckpoint(commit, end raft.Index) error {
+	text := fmt.Appendf(nil, "committedIndex=%d\nendIndex=%d\n", commit, end)
+	err := vfs.WriteAside(s.fs, filepath.Join(s.cfg.Dir, checkpointName), text, false)
+	if isFull(err) {
+		s.log.Warn("checkpoint not written, disk is full", "dir", s.cfg.Dir)
+		return nil
+	}
+	return s.fail(err)
+}
+
+// readCheckpoint gives the commit index of the original's file, or -1 where there is none that can be believed.
+func readCheckpoint(fs vfs.FS, dir string) (raft.Index, error) {
+	text, err := vfs.ReadFile(fs, filepath.Join(dir, checkpointName))
+	if errors.Is(err, os.ErrNotExist) {
+		return -1, nil
+	}
+	if err != nil {
+		return -1, fmt.Errorf("read %s: %w", checkpointName, err)
+	}
+	return parseCheckpoint(text), nil
+}
+
+func parseCheckpoint(text []byte) raft.Index {
+	props, err := parseProperties(string(text))
+	if err != nil {
+		return -1
+	}
+	n, err := strconv.ParseInt(props["committedIndex"], 10, 64)
+	if err != nil || n < 0 {
+		return -1
+	}
+	return raft.Index(n)
+}

@@ -1,0 +1,269 @@
+package logstore
+
+import (
+	"fmt"
+	"sort"
+
+	"dledger/internal/entry"
+	"dledger/internal/raft"
+)
+
+// recordsMax bounds the index records that one disk read looks at.
+const recordsMax = 4096
+
+// Read gives entries of [lo, hi), encoded and back to back, as many as fit into maxBytes but at least lo, and the index of the last one.
+// The bytes must not be written to. ErrCompacted and ErrOutOfRange tell that lo lies before or behind the log; a *DamageError that
+// the disk holds something else.
+func (s *Store) Read(lo, hi raft.Index, maxBytes int) (raft.Payload, raft.Index, error) {
+	for {
+		s.mu.RLock()
+		if err := s.covers(lo); err != nil {
+			s.mu.RUnlock()
+			return nil, lo - 1, err
+		}
+		if hi <= lo {
+			s.mu.RUnlock()
+			return nil, lo - 1, nil
+		}
+		if n := s.cache.find(lo); n >= 0 {
+			p, last := s.cache.read(n, lo, min(hi, s.last.index+1), maxBytes)
+			s.mu.RUnlock()
+			s.cache.hits.Add(1)
+			return p, last, nil
+		}
+		end := min(hi, s.cache.first(s.last.index+1))
+		gen := s.gen
+		s.mu.RUnlock()
+		s.cache.misses.Add(1)
+		p, last, err := s.readDisk(lo, end, maxBytes)
+		if !s.movedSince(gen) {
+			return p, last, err
+		}
+	}
+}
+
+// covers tells whether entry i is there. The caller holds mu.
+func (s *Store) covers(i raft.Index) error {
+	switch {
+	case i < s.first:
+		return fmt.Errorf("%w: entry %d, first is %d", ErrCompacted, i, s.first)
+	case i > s.last.index:
+		return fmt.Errorf("%w: entry %d, last is %d", ErrOutOfRange, i, s.last.index)
+	}
+	return nil
+}
+
+// movedSince tells whether the log was cut since generation gen, so that what a reader found, good or broken, may just have gone.
+func (s *Store) movedSince(gen uint64) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.gen != gen
+}
+
+// readDisk is Read for entries that are not cached.
+func (s *Store) readDisk(lo, hi raft.Index, maxBytes int) (raft.Payload, raft.Index, error) {
+	n := min(int64(hi-lo), int64(maxBytes)/entry.HeaderSize+1, recordsMax)
+	recs, err := s.records(lo, int(n))
+	if err != nil {
+		return nil, lo - 1, err
+	}
+	size := int64(recs[0].Size)
+	k := 1
+	for k < len(recs) && size+int64(recs[k].Size) <= int64(maxBytes) {
+		size += int64(recs[k].Size)
+		k++
+	}
+	var out raft.Payload
+	for i := 0; i < k; {
+		j := i + 1
+		end := recs[i].Pos + int64(recs[i].Size)
+		for j < k && recs[j].Pos == end && s.data.base(recs[j].Pos) == s.data.base(recs[i].Pos) {
+			end += int64(recs[j].Size)
+			j++
+		}
+		b, err := s.readEntries(recs[i:j], int(end-recs[i].Pos))
+		if err != nil {
+			return nil, lo - 1, err
+		}
+		out = append(out, b)
+		i = j
+	}
+	return out, lo + raft.Index(k) - 1, nil
+}
+
+// readEntries reads entries that lie back to back in one file, and checks them.
+func (s *Store) readEntries(recs []entry.Record, size int) ([]byte, error) {
+	b := make([]byte, size)
+	f, err := s.readFile(&s.data, b, recs[0].Pos)
+	if err != nil {
+		return nil, err
+	}
+	off := 0
+	for _, r := range recs {
+		e := b[off : off+int(r.Size)]
+		h, err := entry.Parse(e)
+		switch {
+		case err != nil:
+		case h.Index != r.Index || h.Term != r.Term || h.Size != r.Size:
+			err = fmt.Errorf("found entry %d of term %d with %d bytes", h.Index, h.Term, h.Size)
+		default:
+			err = entry.Check(e)
+		}
+		if err != nil {
+			return nil, &DamageError{File: f.name, Offset: r.Pos - f.off, Index: r.Index, Err: err}
+		}
+		off += int(r.Size)
+	}
+	return b, nil
+}
+
+// readFile fills b from pos of a list, within one file, and gives that file.
+func (s *Store) readFile(l *files, b []byte, pos int64) (*file, error) {
+	f := s.use(l, pos)
+	if f == nil {
+		return nil, fmt.Errorf("%w: no file holds position %d", ErrOutOfRange, pos)
+	}
+	defer s.done(f)
+	if pos-f.off+int64(len(b)) > l.size {
+		return nil, &DamageError{File: f.name, Offset: pos - f.off, Index: -1, Err: fmt.Errorf("%d bytes go beyond the file", len(b))}
+	}
+	if _, err := f.ReadAt(b, pos-f.off); err != nil {
+		return nil, fmt.Errorf("read %s at byte %d: %w", f.name, pos-f.off, err)
+	}
+	return f, nil
+}
+
+// records reads up to n index records from entry lo on, as far as one index file goes, and checks that they can be right.
+func (s *Store) records(lo raft.Index, n int) ([]entry.Record, error) {
+	at := int64(lo) * entry.IndexSize
+	n = int(min(int64(n), (s.index.base(at)+s.index.size-at)/entry.IndexSize))
+	b := make([]byte, n*entry.IndexSize)
+	f, err := s.readFile(&s.index, b, at)
+	if err != nil {
+		return nil, err
+	}
+	recs := make([]entry.Record, n)
+	for i := range recs {
+		r := entry.ParseRecord(b[i*entry.IndexSize:])
+		if r.Index != lo+raft.Index(i) || r.Size < entry.HeaderSize || r.Size > entry.MaxSize || r.Pos < 0 {
+			return nil, &DamageError{File: f.name, Offset: at - f.off + int64(i)*entry.IndexSize, Index: lo + raft.Index(i),
+				Err: fmt.Errorf("bad index record: index %d, size %d, position %d", r.Index, r.Size, r.Pos)}
+		}
+		recs[i] = r
+	}
+	return recs, nil
+}
+
+// Entry gives one entry: its header and its body, which must not be written to.
+func (s *Store) Entry(i raft.Index) (entry.Header, []byte, error) {
+	p, _, err := s.Read(i, i+1, 0)
+	if err != nil {
+		return entry.Header{}, nil, err
+	}
+	r := payloadReader{p: p}
+	e, err := r.next()
+	if err != nil {
+		return entry.Header{}, nil, fmt.Errorf("entry %d: %w", i, err)
+	}
+	h, err := entry.Parse(e)
+	return h, e[entry.HeaderSize:], err
+}
+
+// ReadAt gives n bytes from byte position pos of the data files on, which must lie between the first and the last entry. They must not be
+// written to. Fresh entries come from memory without a copy; others are read from the files, where the caller's own format has to tell
+// whether they are right: positions inside an entry carry no checksum of their own.
+func (s *Store) ReadAt(pos int64, n int) ([]byte, error) {
+	for {
+		s.mu.RLock()
+		var err error
+		switch {
+		case pos < s.firstPos:
+			err = fmt.Errorf("%w: position %d, first is %d", ErrCompacted, pos, s.firstPos)
+		case n < 0 || pos+int64(n) > s.last.end:
+			err = fmt.Errorf("%w: position %d to %d, the log ends at %d", ErrOutOfRange, pos, pos+int64(n), s.last.end)
+		}
+		if err != nil {
+			s.mu.RUnlock()
+			return nil, err
+		}
+		b, ok := s.cache.at(pos, n)
+		gen := s.gen
+		s.mu.RUnlock()
+		if ok {
+			s.cache.hits.Add(1)
+			return b, nil
+		}
+		s.cache.misses.Add(1)
+		if b, err = s.readRange(pos, n); !s.movedSince(gen) {
+			return b, err
+		}
+	}
+}
+
+// readRange reads a range that may go over file ends.
+func (s *Store) readRange(pos int64, n int) ([]byte, error) {
+	b := make([]byte, n)
+	for rest := b; len(rest) > 0; {
+		part := rest[:min(int64(len(rest)), s.data.base(pos)+s.data.size-pos)]
+		if _, err := s.readFile(&s.data, part, pos); err != nil {
+			return nil, err
+		}
+		rest = rest[len(part):]
+		pos += int64(len(part))
+	}
+	return b, nil
+}
+
+// Term gives the term of entry i, or of the one before the first, which may be raft.UnknownTerm.
+func (s *Store) Term(i raft.Index) (raft.Term, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if i == s.first-1 {
+		return s.prevTerm, nil
+	}
+	if err := s.covers(i); err != nil {
+		return -1, err
+	}
+	n := sort.Search(len(s.runs), func(n int) bool { return s.runs[n].First > i })
+	return s.runs[n-1].Term, nil
+}
+
+// Pos gives the byte position where entry i begins, and its length.
+func (s *Store) Pos(i raft.Index) (pos int64, size int, err error) {
+	m, err := s.mark(i)
+	return m.pos, int(m.end - m.pos), err
+}
+
+// mark gives the place of entry i, or of the one before the first.
+func (s *Store) mark(i raft.Index) (mark, error) {
+	for {
+		s.mu.RLock()
+		if i == s.first-1 {
+			m := mark{index: i, term: s.prevTerm, pos: s.firstPos, end: s.firstPos}
+			s.mu.RUnlock()
+			return m, nil
+		}
+		err := s.covers(i)
+		_, r, ok := s.cache.locate(i)
+		gen := s.gen
+		s.mu.RUnlock()
+		if err != nil {
+			return mark{}, err
+		}
+		term, err := s.Term(i)
+		if err == nil && ok {
+			return mark{index: i, term: term, pos: r.pos, end: r.pos + int64(r.size)}, nil
+		}
+		var recs []entry.Record
+		if err == nil {
+			recs, err = s.records(i, 1)
+		}
+		switch {
+		case s.movedSince(gen):
+		case err != nil:
+			return mark{}, err
+		default:
+			return mark{index: i, term: term, pos: recs[0].Pos, end: recs[0].Pos + int64(recs[0].Size)}, nil
+		}
+	}
+}

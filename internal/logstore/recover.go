@@ -1,0 +1,499 @@
+package logstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"dledger/internal/entry"
+	"dledger/internal/raft"
+)
+
+// open does the work of Open.
+func (s *Store) open() (err error) {
+	dir := s.cfg.Dir
+	s.data.size, s.index.size = s.cfg.DataFileSize, s.cfg.IndexFileSize
+	s.index.dirs = []string{filepath.Join(dir, "index")}
+	for _, d := range s.cfg.DataDirs {
+		if !slices.Contains(s.cfg.ReadOnlyDirs, d) {
+			s.data.dirs = append(s.data.dirs, d)
+		}
+	}
+	s.data.next.Store(-1)
+	s.index.next.Store(-1)
+	s.cache.max = s.cfg.CacheBytes
+	for _, d := range slices.Concat([]string{dir}, s.index.dirs, s.data.dirs) {
+		if err := s.fs.MkdirAll(d); err != nil {
+			return fmt.Errorf("make %s: %w", d, err)
+		}
+	}
+	if s.lock, err = s.fs.Lock(dir); err != nil {
+		return err
+	}
+
+	name := filepath.Join(dir, sideName)
+	m, slot, known, err := readSide(s.fs, name)
+	if err != nil {
+		return err
+	}
+	if known && (m.dataSize != s.data.size || m.indexSize != s.index.size) {
+		return fmt.Errorf("%s has data files of %d and index files of %d bytes, configured are %d and %d",
+			dir, m.dataSize, m.indexSize, s.data.size, s.index.size)
+	}
+	if !known {
+		none := mark{index: -1, term: -1}
+		m = meta{prevTerm: -1, commit: -1, lost: -1, term: -1, flushed: none, durable: none, checkpoint: none}
+	}
+	if s.side, err = openSide(s.fs, dir, name, m, slot); err != nil {
+		return err
+	}
+	boot := s.fs.BootID()
+	r := recovery{Store: s, m: m, known: known, sameBoot: known && boot != "" && m.boot == bootSum(boot)}
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	return r.run()
+}
+
+// recovery is one Open at work: it finds the end of the log and makes the directory agree with it.
+type recovery struct {
+	*Store
+	m        meta // of the sidecar, as found
+	known    bool // there was one
+	sameBoot bool // the machine did not restart since: what was written is there, synced or not
+	ballot   ballot
+	src      source
+	rebuild  bool // the index files cannot be used and are made anew from the data
+	from     mark // where the scan began: what lies before is durable, with its index records
+	stop     error
+	stopPos  int64
+}
+
+func (r *recovery) run() (err error) {
+	s := r.Store
+	if r.ballot, err = loadBallot(s.fs, s.cfg.Dir, r.m.term); err != nil {
+		return err
+	}
+	if err := errors.Join(r.load(&s.data, s.cfg.DataDirs, s.cfg.ReadOnlyDirs), r.load(&s.index, s.index.dirs, nil)); err != nil {
+		return err
+	}
+	if err := r.finishIntents(); err != nil {
+		return err
+	}
+	if f, err := s.data.irregular(); err != nil {
+		return fmt.Errorf("%s: %w", f, err)
+	}
+	for _, f := range s.data.list {
+		r.src.files = append(r.src.files, sourceFile{off: f.off, name: f.name, f: f.File})
+	}
+	r.src.size = s.data.size
+	if f, err := s.index.irregular(); err != nil {
+		s.log.Warn("index is made anew from the data files", "file", f, "reason", err)
+		r.rebuild = true
+	}
+	if err := r.find(); err != nil {
+		return err
+	}
+	if err := r.judge(); err != nil {
+		return err
+	}
+	return r.settle()
+}
+
+// load opens the files of a list, whatever they are like.
+func (r *recovery) load(l *files, dirs, readOnlyDirs []string) error {
+	list, strange, err := listFiles(r.fs, dirs, readOnlyDirs)
+	if err != nil {
+		return err
+	}
+	for _, name := range strange {
+		r.log.Warn("file ignored; a Java node would not start with it", "file", name)
+	}
+	for _, f := range list {
+		flag := os.O_RDWR
+		if f.readOnly {
+			flag = os.O_RDONLY
+		}
+		vf, err := r.fs.OpenFile(f.name, flag)
+		if err != nil {
+			return err
+		}
+		o := newFile(vf, f.name, f.off, f.size)
+		o.readOnly = f.readOnly
+		l.list = append(l.list, o)
+	}
+	return nil
+}
+
+// irregular names a file that does not belong where it is.
+func (l *files) irregular() (name string, err error) {
+	for i, f := range l.list {
+		switch {
+		case f.size != l.size:
+			return f.name, fmt.Errorf("has %d bytes, configured are %d", f.size, l.size)
+		case f.off%l.size != 0:
+			return f.name, fmt.Errorf("does not begin at a multiple of %d", l.size)
+		case i > 0 && f.off != l.list[i-1].off+l.size:
+			return f.name, fmt.Errorf("does not follow %s: files between them are missing", l.list[i-1].name)
+		}
+	}
+	return "", nil
+}
+
+// finishIntents goes on with what a crash interrupted: a reset, a cut, an expiry, the creation of a file.
+func (r *recovery) finishIntents() error {
+	s := r.Store
+	if r.m.reset {
+		s.begin(r.m.keep)
+		return s.finishReset(r.m.keep)
+	}
+	s.createMu.Lock()
+	var gone []*file
+	if r.known {
+		gone = append(s.dropBefore(&s.data, r.m.firstPos), s.dropBefore(&s.index, int64(r.m.first)*entry.IndexSize)...)
+	}
+	for _, l := range []*files{&s.data, &s.index} {
+		// Where a file system cannot make whole files appear, a crash may leave an empty one.
+		if n := len(l.list); n > 0 && l.list[n-1].size == 0 {
+			gone = append(gone, l.list[n-1])
+			l.list = l.list[:n-1]
+		}
+	}
+	dirs, err := s.unlink(gone)
+	if err == nil {
+		err = s.syncDirs(dirs)
+	}
+	s.createMu.Unlock()
+	if err == nil && r.m.cut {
+		err = s.finishCut(r.m.keep)
+	}
+	return err
+}
+
+// find looks for the last entry: it sets the bounds, the terms and where the log stops, and puts the index records of what it scans right.
+func (r *recovery) find() error {
+	s := r.Store
+	first := scanner{src: &r.src, pos: r.src.base(), next: -1, sealed: anySeal}
+	if !first.step() {
+		return r.empty(first.pos, first.err)
+	}
+	s.first, s.firstPos = first.hdr.Index, first.at
+	switch {
+	case r.known && r.m.first == s.first:
+		s.prevTerm = r.m.prevTerm
+	case s.first == 0:
+		s.prevTerm = -1
+	default:
+		s.prevTerm = raft.UnknownTerm
+	}
+	if !r.rebuild {
+		r.start()
+		if err := r.oldRuns(); err != nil {
+			s.log.Warn("index is made anew from the data files", "reason", err)
+			r.rebuild = true
+		}
+	}
+	if r.rebuild {
+		s.runs = nil
+		r.from = r.begin()
+		s.createMu.Lock()
+		err := s.restart(&s.index, int64(s.first)*entry.IndexSize)
+		s.createMu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return r.scan()
+}
+
+// anySeal as scanner.sealed: entries need no checksums.
+const anySeal raft.Index = -2
+
+// empty is find for data files that hold no entry at all.
+func (r *recovery) empty(pos int64, stop error) error {
+	s := r.Store
+	s.first, s.firstPos, s.prevTerm = 0, 0, -1
+	if r.known {
+		s.first, s.firstPos, s.prevTerm = r.m.first, r.m.firstPos, r.m.prevTerm
+	}
+	r.from = r.begin()
+	s.last = r.from
+	r.stop, r.stopPos = stop, pos
+	return nil
+}
+
+// begin is the mark before the first entry.
+func (r *recovery) begin() mark {
+	return mark{index: r.first - 1, term: r.prevTerm, pos: r.firstPos, end: r.firstPos}
+}
+
+// start chooses the entry from which on the files are scanned: what the sidecar knows to be complete if the entry is really there, else the
+// first of the last three files that begins well, as the original does.
+func (r *recovery) start() {
+	if r.known {
+		m := r.m.checkpoint
+		if r.sameBoot || r.m.clean {
+			m = r.m.flushed
+		}
+		if m.index < r.first {
+			r.from = r.begin()
+			return
+		}
+		if r.verify(m) {
+			r.from = m
+			return
+		}
+		r.log.Warn("log does not hold the entry it was left with; another program wrote it, or it is damaged", "index", m.index, "position", m.pos)
+	}
+	for i := len(r.src.files) - 3; i > 0; i-- {
+		sc := scanner{src: &r.src, pos: r.src.files[i].off, next: -1, sealed: anySeal}
+		if !sc.step() {
+			continue
+		}
+		recs, err := r.records(sc.hdr.Index, 1)
+		if err == nil && sc.at == r.src.files[i].off && sameRecord(recs[0], sc.record()) {
+			r.from = mark{index: sc.hdr.Index, term: sc.hdr.Term, pos: sc.at}
+			return
+		}
+	}
+	r.from = r.begin()
+}
+
+// record is the index record of the entry that step found.
+func (sc *scanner) record() entry.Record {
+	return entry.Record{Magic: sc.hdr.Magic, Pos: sc.at, Size: sc.hdr.Size, Index: sc.hdr.Index, Term: sc.hdr.Term}
+}
+
+// sameRecord compares but for the magic: a Java 0.4 leader writes 1 for no-ops.
+func sameRecord(a, b entry.Record) bool {
+	a.Magic = b.Magic
+	return a == b
+}
+
+// verify tells whether the entry of mark m is where it should be.
+func (r *recovery) verify(m mark) bool {
+	if m.pos < r.src.base() || m.pos >= r.src.limit() {
+		return false
+	}
+	sc := scanner{src: &r.src, pos: m.pos, next: m.index, sealed: anySeal}
+	return sc.step() && sc.at == m.pos && sc.hdr.Term == m.term
+}
+
+// oldRuns finds the terms of the entries before the scan by halving over their index records.
+func (r *recovery) oldRuns() error {
+	s := r.Store
+	if r.from.index <= s.first {
+		r.from = r.begin()
+		return nil
+	}
+	term := func(i raft.Index) (raft.Term, error) {
+		recs, err := s.records(i, 1)
+		if err != nil {
+			return 0, err
+		}
+		return recs[0].Term, nil
+	}
+	lo, err := term(s.first)
+	if err != nil {
+		return err
+	}
+	hi, err := term(r.from.index - 1)
+	if err != nil {
+		return err
+	}
+	s.runs = []raft.Run{{Term: lo, First: s.first}}
+	return splitRuns(term, s.first, lo, r.from.index-1, hi, func(run raft.Run) { s.runs = append(s.runs, run) })
+}
+
+// splitRuns reports each run that begins in (lo, hi], in order; loTerm and hiTerm are the terms of both ends.
+func splitRuns(term func(raft.Index) (raft.Term, error), lo raft.Index, loTerm raft.Term, hi raft.Index, hiTerm raft.Term, found func(raft.Run)) error {
+	switch {
+	case loTerm == hiTerm:
+		return nil
+	case loTerm > hiTerm:
+		return fmt.Errorf("terms fall from %d at entry %d to %d at entry %d", loTerm, lo, hiTerm, hi)
+	case hi == lo+1:
+		found(raft.Run{Term: hiTerm, First: hi})
+		return nil
+	}
+	mid := lo + (hi-lo)/2
+	midTerm, err := term(mid)
+	if err != nil {
+		return err
+	}
+	if err := splitRuns(term, lo, loTerm, mid, midTerm, found); err != nil {
+		return err
+	}
+	return splitRuns(term, mid, midTerm, hi, hiTerm, found)
+}
+
+// scan reads from r.from to the end of the log.
+func (r *recovery) scan() error {
+	s := r.Store
+	sc := scanner{src: &r.src, pos: r.from.pos, next: r.from.index, term: r.from.term, checkPos: r.checkPositions(), sealed: anySeal}
+	s.last = mark{index: r.from.index - 1, pos: r.from.pos, end: r.from.pos}
+	if r.from.index < s.first {
+		s.last = r.from
+		sc.next, sc.term = s.first, max(s.prevTerm, 0)
+	}
+	if r.known && !r.sameBoot && !r.m.clean && !r.ballot.foreign {
+		sc.sealed = r.m.durable.index
+	}
+	fix := indexFixer{Store: s}
+	for sc.step() {
+		if n := len(s.runs); n == 0 || s.runs[n-1].Term != sc.hdr.Term {
+			s.runs = append(s.runs, raft.Run{Term: sc.hdr.Term, First: sc.hdr.Index})
+		}
+		s.last = mark{index: sc.hdr.Index, term: sc.hdr.Term, pos: sc.at, end: sc.pos}
+		if err := fix.add(sc.record()); err != nil {
+			return err
+		}
+	}
+	r.stop, r.stopPos = sc.err, sc.pos
+	return fix.flush()
+}
+
+// checkPositions tells whether every entry's header must name its real position: not where a Java 0.4 leader may have written.
+func (r *recovery) checkPositions() bool {
+	if r.known {
+		return !r.m.moved && !r.ballot.foreign
+	}
+	return r.cfg.Compat == raft.Compat03
+}
+
+// indexFixer compares index records with what the data files say, a stretch at a time, and rewrites those that differ.
+type indexFixer struct {
+	*Store
+	want, have []byte
+	from       raft.Index // of the first record in want
+}
+
+func (x *indexFixer) add(r entry.Record) error {
+	if len(x.want) == 0 {
+		x.from = r.Index
+	}
+	n := len(x.want)
+	x.want = append(x.want, make([]byte, entry.IndexSize)...)
+	entry.PutRecord(x.want[n:], r)
+	if len(x.want) < 1024*entry.IndexSize && int64(r.Index+1)*entry.IndexSize%x.index.size != 0 {
+		return nil
+	}
+	return x.flush()
+}
+
+func (x *indexFixer) flush() error {
+	if len(x.want) == 0 {
+		return nil
+	}
+	at := int64(x.from) * entry.IndexSize
+	f, err := x.obtain(&x.index, at)
+	if err != nil {
+		return err
+	}
+	x.have = append(x.have[:0], x.want...)
+	if _, err := f.ReadAt(x.have, at-f.off); err != nil {
+		return fmt.Errorf("read %s: %w", f.name, err)
+	}
+	if !bytes.Equal(x.have, x.want) {
+		if _, err := f.WriteAt(x.want, at-f.off); err != nil {
+			return x.fail(fmt.Errorf("write %s: %w", f.name, err))
+		}
+	}
+	x.dirtyIdx = with(x.dirtyIdx, f)
+	x.want = x.want[:0]
+	return nil
+}
+
+// judge decides whether a log that ends at s.last can be what a crash left, and what of it is missing.
+//
+// What a sync covered is there after every crash, and what was written is there if the machine kept running. If the log ends before that, then
+// either the rest is zeros: the files were put back, or their end was lost, and a shorter log is still a right one, but others may count on
+// what is gone. Or there are other bytes: that is damage, and going on would hide it.
+func (r *recovery) judge() error {
+	s := r.Store
+	if errors.Is(r.stop, errRead) {
+		return r.stop
+	}
+	s.lost = -1
+	if !r.known {
+		return nil
+	}
+	next := s.last.index + 1
+	sure := r.m.durable.index
+	if r.sameBoot {
+		sure = max(sure, r.m.commit)
+	}
+	if r.ballot.foreign {
+		sure = -1 // a Java node wrote since; nothing it wrote was synced
+	}
+	if next <= sure && !errors.Is(r.stop, errNoFile) {
+		zeros, err := r.src.zerosFrom(r.stopPos)
+		if err != nil {
+			return err
+		}
+		if !zeros {
+			return r.src.damage(r.stopPos, next, r.stop)
+		}
+	}
+	if had := max(r.m.durable.index, r.m.commit, r.m.lost); had > s.last.index {
+		s.lost = had
+		s.log.Warn("the end of the log is lost; this node does not vote until it has it again", "last", s.last.index, "lost", had)
+	}
+	return nil
+}
+
+// settle makes memory and directory agree with what was found, and everything durable.
+func (r *recovery) settle() error {
+	s := r.Store
+	var err error
+	s.commit = r.m.commit
+	if !r.known {
+		if s.commit, err = readCheckpoint(s.fs, s.cfg.Dir); err != nil {
+			return err
+		}
+		if s.commit < s.first-1 || s.commit > s.last.index {
+			s.commit = s.first - 1
+		}
+	}
+	s.commit = min(max(s.commit, s.first-1), s.last.index)
+	s.term, s.vote = r.ballot.term, r.ballot.vote
+	if s.last.term > s.term {
+		s.term, s.vote = s.last.term, UnknownVote
+	}
+	s.tail.reset(s.last)
+
+	boot := bootSum(s.fs.BootID())
+	clean := r.m.clean && r.m.flushed.index == s.last.index && errors.Is(r.stop, errZeros)
+	s.side.m.boot, s.side.m.compat, s.side.m.clean = boot, s.cfg.Compat, false
+	s.side.m.dataSize, s.side.m.indexSize = s.data.size, s.index.size
+	s.side.m.first, s.side.m.firstPos, s.side.m.prevTerm = s.first, s.firstPos, s.prevTerm
+	s.side.m.commit, s.side.m.lost = s.commit, s.lost
+	s.side.m.moved = r.m.moved || s.cfg.Compat == raft.Compat04 || s.last.index >= s.first && (r.ballot.foreign || !r.known && s.cfg.Compat != raft.Compat03)
+	if !clean && len(s.data.list)+len(s.index.list) > 0 {
+		if !errors.Is(r.stop, errZeros) && !errors.Is(r.stop, errNoFile) {
+			s.log.Info("log cut at the first record that is not whole", "last", s.last.index, "position", r.stopPos, "reason", r.stop)
+		}
+		if err := s.cut(s.last); err != nil {
+			return err
+		}
+	}
+	for _, f := range s.data.list {
+		if f.off+s.data.size > r.from.pos {
+			s.dirty = with(s.dirty, f)
+		}
+	}
+	if err := s.syncAll(); err != nil {
+		return err
+	}
+	s.durable = s.last
+	err = s.side.save(func(m *meta) { m.flushed, m.durable, m.checkpoint = s.last, s.last, s.last })
+	if err != nil {
+		return s.fail(err)
+	}
+	if r.ballot.foreign {
+		return s.SaveTerm(r.ballot.term, r.ballot.vote)
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package logstore
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"dledger/internal/entry"
+	"dledger/internal/raft"
+)
+
+// Retention says when data files are deleted (CleanSpaceService in the Java original). Zero values stand for the original's defaults, but that
+// ForceClean is off: data that has not expired goes only where that is asked for.
+type Retention struct {
+	ReservedHours int     // age, by a file's last change, from which on it may go; default 72, at least 1
+	DeleteWhen    string  // hours of the local day at which expired files go, separated by ";"; default "04"
+	CheckRatio    float64 // used share of the disk above which expired files go at any hour; default 0.70
+	ForceRatio    float64 // used share above which the disk is nearly full; default 0.85, at least 0.50
+	ForceClean    bool    // above ForceRatio, delete also what has not expired
+
+	hours [24]bool
+}
+
+func (r Retention) withDefaults() (Retention, error) {
+	if r.ReservedHours == 0 {
+		r.ReservedHours = 72
+	}
+	if r.DeleteWhen == "" {
+		r.DeleteWhen = "04"
+	}
+	if r.CheckRatio == 0 {
+		r.CheckRatio = 0.70
+	}
+	if r.ForceRatio == 0 {
+		r.ForceRatio = 0.85
+	}
+	r.ReservedHours = max(r.ReservedHours, 1)
+	r.ForceRatio = max(r.ForceRatio, 0.50)
+	for h := range strings.SplitSeq(r.DeleteWhen, ";") {
+		if h = strings.TrimSpace(h); h == "" {
+			continue
+		}
+		n, err := strconv.Atoi(h)
+		if err != nil || n < 0 || n > 23 {
+			return r, fmt.Errorf("logstore: DeleteWhen %q: %q is no hour", r.DeleteWhen, h)
+		}
+		r.hours[n] = true
+	}
+	return r, nil
+}
+
+// expireMax bounds the files that one round deletes, so that a round stays short.
+const expireMax = 10
+
+// Expire deletes data files, oldest first, as Retention says, and the index files that go with them: never the one that holds the last entry, never one that
+// holds an entry above the commit index. The log's first entry moves up; State.PrevTerm keeps the term before it.
+func (s *Store) Expire() (deleted int, err error) {
+	if e := s.failure.Load(); e != nil {
+		return 0, *e
+	}
+	used, err := s.used()
+	if err != nil {
+		return 0, err
+	}
+	now := s.cfg.Now()
+	force := s.cfg.Retention.ForceClean && used > s.cfg.Retention.ForceRatio
+	if !force && !s.cfg.Retention.hours[now.Hour()] && used <= s.cfg.Retention.CheckRatio {
+		return 0, nil
+	}
+	s.expireMu.Lock()
+	defer s.expireMu.Unlock()
+	first, err := s.expirable(now, force)
+	if err != nil || first.index < 0 {
+		return 0, err
+	}
+	data, index, err := s.raise(first)
+	if err != nil {
+		return 0, err
+	}
+	dirs, err := s.unlink(append(data, index...))
+	if err == nil {
+		err = s.syncDirs(dirs)
+	}
+	return len(data), err
+}
+
+// expirable gives the new first entry, at the beginning of a file, its term being that of the entry before; index -1: nothing expires.
+func (s *Store) expirable(now time.Time, force bool) (mark, error) {
+	none := mark{index: -1}
+	s.mu.RLock()
+	list, last, commit := s.data.list, s.last, s.commit
+	list = list[:min(len(list), expireMax+1)]
+	s.mu.RUnlock()
+	found := none
+	for i := 0; i+1 < len(list); i++ {
+		next := list[i+1].off
+		if next > last.pos {
+			break
+		}
+		if !force {
+			info, err := s.fs.Stat(list[i].name)
+			if err != nil {
+				return none, err
+			}
+			if now.Sub(info.ModTime) < time.Duration(s.cfg.Retention.ReservedHours)*time.Hour {
+				break
+			}
+		}
+		b, err := s.ReadAt(next, entry.HeaderSize)
+		if err != nil {
+			return none, err
+		}
+		h, err := entry.Parse(b)
+		if err != nil {
+			return none, &DamageError{File: list[i+1].name, Index: -1, Err: err}
+		}
+		if h.Index-1 > commit {
+			break
+		}
+		term, err := s.Term(h.Index - 1)
+		if err != nil {
+			return none, err
+		}
+		found = mark{index: h.Index, term: term, pos: next}
+	}
+	return found, nil
+}
+
+// raise moves the log's first entry up, durably, and gives the files that are no longer part of it.
+func (s *Store) raise(first mark) (data, index []*file, err error) {
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	// The term goes to disk before the entry that holds it goes away.
+	err = s.side.save(func(m *meta) { m.first, m.firstPos, m.prevTerm = first.index, first.pos, first.term })
+	if err != nil {
+		return nil, nil, s.fail(err)
+	}
+	s.mu.Lock()
+	s.gen++
+	s.first, s.firstPos, s.prevTerm = first.index, first.pos, first.term
+	for len(s.runs) > 1 && s.runs[1].First <= first.index {
+		s.runs = s.runs[1:]
+	}
+	s.runs = append([]raft.Run{{Term: s.runs[0].Term, First: first.index}}, s.runs[1:]...)
+	s.mu.Unlock()
+	s.createMu.Lock()
+	defer s.createMu.Unlock()
+	data = s.dropBefore(&s.data, first.pos)
+	index = s.dropBefore(&s.index, int64(first.index)*entry.IndexSize)
+	s.mu.Lock()
+	s.stats.Expired += int64(len(data))
+	s.mu.Unlock()
+	s.log.Info("expired data files go", "files", len(data), "first", first.index)
+	return data, index, nil
+}
+
+// used gives the used share of the disk as retention sees it: that of the store's partition or that of its data paths, of several the emptiest one.
+func (s *Store) used() (float64, error) {
+	base, err := s.fs.Space(s.cfg.Dir)
+	if err != nil {
+		return 0, err
+	}
+	low := 1.0
+	for _, d := range s.data.dirs {
+		sp, err := s.fs.Space(d)
+		if err != nil {
+			return 0, err
+		}
+		low = min(low, sp.Used())
+	}
+	return max(base.Used(), low), nil
+}
+
+// spaceCheck remembers the answer of Full for a while.
+type spaceCheck struct {
+	mu   sync.Mutex
+	at   time.Time
+	full bool
+}
+
+// spaceEvery is how long an answer of Full is good.
+const spaceEvery = time.Second
+
+// Full tells whether the disk is fuller than ForceRatio + 5 % (at most 95 %), or a file that was needed got no space and there is still
+// too little. It looks at the disk at most once a second, so it may be asked for each request.
+func (s *Store) Full() bool {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	now := s.cfg.Now()
+	needed := s.needed.Load()
+	if !s.space.at.IsZero() && now.Sub(s.space.at) < spaceEvery && (needed == 0 || s.space.full) {
+		return s.space.full
+	}
+	used, err := s.used()
+	full := err != nil || used > min(s.cfg.Retention.ForceRatio+0.05, 0.95)
+	if needed > 0 && !full {
+		roomy := false
+		for _, d := range s.data.dirs {
+			sp, err := s.fs.Space(d)
+			roomy = roomy || err == nil && sp.Free >= needed
+		}
+		full = !roomy
+		if roomy {
+			s.needed.CompareAndSwap(needed, 0)
+		}
+	}
+	if full != s.space.full {
+		s.log.Warn("disk full, appends are refused: "+strconv.FormatBool(full), "dir", s.cfg.Dir, "used", used)
+	}
+	s.space.at, s.space.full = now, full
+	return full
+}

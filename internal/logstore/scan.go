@@ -1,0 +1,199 @@
+package logstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"dledger/internal/entry"
+	"dledger/internal/raft"
+	"dledger/internal/vfs"
+)
+
+// source is the data files of a log as a scanner reads them; both an open store and an inspected directory are one.
+type source struct {
+	size  int64 // of each file
+	files []sourceFile
+}
+
+type sourceFile struct {
+	off  int64
+	name string
+	f    vfs.File
+}
+
+// base is where the first file begins, limit where the last one ends.
+func (s *source) base() int64 {
+	if len(s.files) == 0 {
+		return 0
+	}
+	return s.files[0].off
+}
+
+func (s *source) limit() int64 {
+	if len(s.files) == 0 {
+		return 0
+	}
+	return s.files[len(s.files)-1].off + s.size
+}
+
+// at gives the file that holds pos; pos lies in [base, limit).
+func (s *source) at(pos int64) *sourceFile { return &s.files[(pos-s.base())/s.size] }
+
+// read fills b from pos on, within one file. What a short file lacks reads as zeros.
+func (s *source) read(b []byte, pos int64) error {
+	f := s.at(pos)
+	n, err := f.f.ReadAt(b, pos-f.off)
+	if err == io.EOF {
+		clear(b[n:])
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s at byte %d: %w", f.name, pos-f.off, err)
+	}
+	return nil
+}
+
+// damage names the place pos.
+func (s *source) damage(pos int64, index raft.Index, cause error) error {
+	if len(s.files) == 0 {
+		return &DamageError{File: "no data file", Index: index, Err: cause}
+	}
+	f := s.at(min(pos, s.limit()-1))
+	return &DamageError{File: f.name, Offset: pos - f.off, Index: index, Err: cause}
+}
+
+// zerosFrom tells whether every byte from pos on is 0.
+func (s *source) zerosFrom(pos int64) (bool, error) {
+	b := make([]byte, scanBuffer)
+	for pos < s.limit() {
+		part := b[:min(int64(len(b)), s.at(pos).off+s.size-pos)]
+		if err := s.read(part, pos); err != nil {
+			return false, err
+		}
+		for _, c := range part {
+			if c != 0 {
+				return false, nil
+			}
+		}
+		pos += int64(len(part))
+	}
+	return true, nil
+}
+
+const scanBuffer = 1 << 20
+
+// Why a scan ended at its position.
+var (
+	errZeros    = errors.New("no entry: zeros")            // never written, or lost
+	errOrder    = errors.New("entry of another log")       // whole, but does not continue: what an older leader left
+	errPosition = errors.New("entry of another position")  // whole, but belongs elsewhere
+	errBare     = errors.New("entry without checksum")     // whole by its header, which is not enough here
+	errBlank    = errors.New("bad blank record")           //
+	errNoFile   = errors.New("the data files end here")    //
+	errRead     = errors.New("data file cannot be read")   // an error of the disk, wrapped
+	errUnfit    = errors.New("entry goes beyond its file") //
+)
+
+// scanner walks over the entries of a source and checks each: form, checksums, index, term, and position where asked.
+type scanner struct {
+	src      *source
+	pos      int64      // of the next record
+	next     raft.Index // expected; -1 takes any
+	term     raft.Term  // lower bound
+	checkPos bool
+	sealed   raft.Index // entries above need checksums; -2 = none does
+	buf      []byte     // bytes of the files from bufPos on
+	bufPos   int64
+	bytes    []byte // the entry that step found; good until the next step
+	hdr      entry.Header
+	at       int64 // where it lies
+	err      error // why step gave false
+}
+
+// peek gives n bytes at pos, within one file, reading ahead.
+func (sc *scanner) peek(pos int64, n int) ([]byte, error) {
+	if pos >= sc.bufPos && pos+int64(n) <= sc.bufPos+int64(len(sc.buf)) {
+		return sc.buf[pos-sc.bufPos:][:n:n], nil
+	}
+	left := sc.src.at(pos).off + sc.src.size - pos
+	want := int(min(max(int64(n), scanBuffer), left))
+	if cap(sc.buf) < want {
+		sc.buf = make([]byte, want)
+	}
+	sc.buf = sc.buf[:want]
+	sc.bufPos = pos
+	if err := sc.src.read(sc.buf, pos); err != nil {
+		sc.buf = sc.buf[:0]
+		return nil, fmt.Errorf("%w: %w", errRead, err)
+	}
+	return sc.buf[:n:n], nil
+}
+
+// step moves to the next entry. False: there is none, and err says why; pos is where it should have been.
+func (sc *scanner) step() bool {
+	for sc.err == nil {
+		if sc.pos >= sc.src.limit() || len(sc.src.files) == 0 {
+			sc.err = errNoFile
+			return false
+		}
+		left := sc.src.at(sc.pos).off + sc.src.size - sc.pos
+		if left < entry.BlankSize {
+			sc.pos += left // no record fits: as if the file were full
+			continue
+		}
+		head, err := sc.peek(sc.pos, int(min(left, entry.HeaderSize)))
+		if err != nil {
+			sc.err = err
+			return false
+		}
+		magic := int32(binary.BigEndian.Uint32(head))
+		size := int64(int32(binary.BigEndian.Uint32(head[4:])))
+		switch {
+		case magic == entry.MagicBlank:
+			if size < entry.BlankSize || size > left {
+				sc.err = fmt.Errorf("%w: size %d with %d bytes left", errBlank, size, left)
+				return false
+			}
+			sc.pos += size
+			continue
+		case magic == 0 && size == 0:
+			sc.err = errZeros
+			return false
+		case left < entry.HeaderSize || size > left:
+			sc.err = fmt.Errorf("%w: magic %d, size %d with %d bytes left", errUnfit, magic, size, left)
+			return false
+		}
+		sc.err = sc.entry(head)
+		return sc.err == nil
+	}
+	return false
+}
+
+// entry checks the entry whose header is head.
+func (sc *scanner) entry(head []byte) error {
+	h, err := entry.Parse(head)
+	if err != nil {
+		return err
+	}
+	e, err := sc.peek(sc.pos, int(h.Size))
+	if err != nil {
+		return err
+	}
+	if err := entry.Check(e); err != nil {
+		return err
+	}
+	switch {
+	case sc.next >= 0 && h.Index != sc.next || h.Term < sc.term:
+		return fmt.Errorf("%w: index %d of term %d behind term %d", errOrder, h.Index, h.Term, sc.term)
+	case sc.checkPos && h.Pos != sc.pos:
+		return fmt.Errorf("%w: header says %d", errPosition, h.Pos)
+	case sc.sealed > -2 && h.Index > sc.sealed && (h.BodyCRC == 0 || h.ChainCRC == 0):
+		return errBare
+	}
+	sc.bytes, sc.hdr, sc.at = e, h, sc.pos
+	sc.pos += int64(h.Size)
+	sc.next, sc.term = h.Index+1, h.Term
+	return nil
+}

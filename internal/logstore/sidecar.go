@@ -1,0 +1,223 @@
+package logstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"sync"
+
+	"dledger/internal/raft"
+	"dledger/internal/vfs"
+)
+
+// The file ROOT/commit holds what the original's files have no place for. It has four slots of 4 KiB; a slot holds, big-endian, at its
+// start:
+//
+//	offset size field
+//	     0    4 "DLGS"
+//	     4    2 version, 1
+//	     6    1 compat: 0 go, 1 0.4, 2 0.3
+//	     7    1 flags: 1 clean stop, 2 cut in progress, 4 reset in progress, 8 headers may hold positions of another node's log
+//	     8    8 sequence: of the valid slots the one with the highest counts
+//	    16    4 CRC-32C of the boot id, as text
+//	    32    8 data file size          40    8 index file size
+//	    48    8 first index             56    8 its position
+//	    64    8 term of the entry before first; -2 unknown
+//	    72    8 commit index            80    8 lost: State.TailLost
+//	    88    8 term: a lower bound of what currterm holds
+//	    96  3×24 index, term, position: the last entry that is flushed; durable; checkpointed (its index record is durable too)
+//	   168   24 index, term, position of the last entry to keep, while a cut or a reset is in progress
+//	   192    8 position behind that entry
+//	   200    4 CRC-32C of bytes 0-199
+//
+// Slots 0 and 1 take turns and are written without a sync, whenever the commit or the durable index moves. Slots 2 and 3 take turns
+// and are synced: checkpoints, and the intent and the end of everything that removes entries. So a power cut may cost the newest
+// hints, never an intent.
+const (
+	sideName    = "commit"
+	sideVersion = 1
+	slotSize    = 4096
+	slotBytes   = 204
+	slotCount   = 4
+	sideBytes   = slotSize * slotCount
+	sideMagic   = 0x444c4753 // "DLGS"
+	flagClean   = 1
+	flagCut     = 2
+	flagReset   = 4
+	flagMoved   = 8
+)
+
+// meta is the content of a slot.
+type meta struct {
+	seq                 uint64
+	compat              raft.Compat
+	clean, cut, reset   bool
+	moved               bool
+	boot                uint32
+	dataSize, indexSize int64
+	first               raft.Index
+	firstPos            int64
+	prevTerm            raft.Term
+	commit              raft.Index
+	lost                raft.Index
+	term                raft.Term
+	flushed             mark // end is not stored
+	durable             mark
+	checkpoint          mark
+	keep                mark // with its end
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func bootSum(id string) uint32 { return crc32.Checksum([]byte(id), castagnoli) }
+
+func (m *meta) encode(b []byte) {
+	clear(b[:slotBytes])
+	be := binary.BigEndian
+	be.PutUint32(b, sideMagic)
+	be.PutUint16(b[4:], sideVersion)
+	b[6] = byte(m.compat)
+	for i, on := range []bool{m.clean, m.cut, m.reset, m.moved} {
+		if on {
+			b[7] |= 1 << i
+		}
+	}
+	be.PutUint64(b[8:], m.seq)
+	be.PutUint32(b[16:], m.boot)
+	for i, v := range []int64{m.dataSize, m.indexSize, int64(m.first), m.firstPos, int64(m.prevTerm), int64(m.commit), int64(m.lost), int64(m.term)} {
+		be.PutUint64(b[32+8*i:], uint64(v))
+	}
+	for i, k := range []mark{m.flushed, m.durable, m.checkpoint, m.keep} {
+		be.PutUint64(b[96+24*i:], uint64(k.index))
+		be.PutUint64(b[104+24*i:], uint64(k.term))
+		be.PutUint64(b[112+24*i:], uint64(k.pos))
+	}
+	be.PutUint64(b[192:], uint64(m.keep.end))
+	be.PutUint32(b[200:], crc32.Checksum(b[:200], castagnoli))
+}
+
+// decode tells whether b holds a slot of a version we know.
+func (m *meta) decode(b []byte) bool {
+	be := binary.BigEndian
+	if len(b) < slotBytes || be.Uint32(b) != sideMagic || be.Uint16(b[4:]) != sideVersion || be.Uint32(b[200:]) != crc32.Checksum(b[:200], castagnoli) {
+		return false
+	}
+	m.compat = raft.Compat(b[6])
+	m.clean, m.cut, m.reset, m.moved = b[7]&flagClean != 0, b[7]&flagCut != 0, b[7]&flagReset != 0, b[7]&flagMoved != 0
+	m.seq = be.Uint64(b[8:])
+	m.boot = be.Uint32(b[16:])
+	n := func(off int) int64 { return int64(be.Uint64(b[off:])) }
+	m.dataSize, m.indexSize = n(32), n(40)
+	m.first, m.firstPos, m.prevTerm = raft.Index(n(48)), n(56), raft.Term(n(64))
+	m.commit, m.lost, m.term = raft.Index(n(72)), raft.Index(n(80)), raft.Term(n(88))
+	for i, k := range []*mark{&m.flushed, &m.durable, &m.checkpoint, &m.keep} {
+		*k = mark{index: raft.Index(n(96 + 24*i)), term: raft.Term(n(104 + 24*i)), pos: n(112 + 24*i)}
+	}
+	m.keep.end = n(192)
+	return true
+}
+
+// sidecar is the open file ROOT/commit.
+type sidecar struct {
+	mu    sync.Mutex // guards all below; held over a write of one slot, which the page cache takes, never over a sync
+	f     vfs.File
+	m     meta
+	hints int // slots written without sync; their parity is the next slot
+	syncs int // slots written with sync
+	buf   [slotBytes]byte
+}
+
+// readSide gives the newest valid slot of the file at name, and whether there is one. A file that is missing or holds nothing valid is no error.
+func readSide(fs vfs.FS, name string) (m meta, slot int, ok bool, err error) {
+	b, err := vfs.ReadFile(fs, name)
+	if errors.Is(err, os.ErrNotExist) {
+		return m, 0, false, nil
+	}
+	if err != nil {
+		return m, 0, false, fmt.Errorf("read %s: %w", name, err)
+	}
+	for i := range slotCount {
+		var c meta
+		if len(b) >= i*slotSize+slotBytes && c.decode(b[i*slotSize:]) && (!ok || c.seq > m.seq) {
+			m, slot, ok = c, i, true
+		}
+	}
+	return m, slot, ok, nil
+}
+
+// openSide opens the file, making it if need be. The slot that counts now is not the next one to be overwritten.
+func openSide(fs vfs.FS, dir, name string, m meta, slot int) (*sidecar, error) {
+	f, err := fs.OpenFile(name, os.O_RDWR)
+	if errors.Is(err, os.ErrNotExist) {
+		if f, err = fs.Create(name, sideBytes); err == nil {
+			err = fs.SyncDir(dir)
+		}
+	}
+	if err == nil {
+		err = f.Allocate(0, sideBytes) // an existing one may have been cut
+	}
+	if err != nil {
+		err = fmt.Errorf("open %s: %w", name, err)
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+		return nil, err
+	}
+	return &sidecar{f: f, m: m, hints: slot + 1, syncs: slot + 1}, nil
+}
+
+// note changes the hints and writes them, without a sync. No change is no write.
+func (s *sidecar) note(change func(*meta)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.m
+	change(&s.m)
+	if s.m == before {
+		return nil
+	}
+	s.hints++
+	return s.write(s.hints % 2)
+}
+
+// save changes the content and makes it durable. The caller holds Store.ioMu, so saves do not overlap.
+func (s *sidecar) save(change func(*meta)) error {
+	s.mu.Lock()
+	change(&s.m)
+	s.syncs++
+	err := s.write(2 + s.syncs%2)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.sync()
+}
+
+func (s *sidecar) sync() error {
+	if err := s.f.Datasync(); err != nil {
+		return fmt.Errorf("sync %s: %w", sideName, err)
+	}
+	return nil
+}
+
+// write puts the content into a slot. The caller holds mu.
+func (s *sidecar) write(slot int) error {
+	s.m.seq++
+	s.m.encode(s.buf[:])
+	if _, err := s.f.WriteAt(s.buf[:], int64(slot)*slotSize); err != nil {
+		return fmt.Errorf("write %s: %w", sideName, err)
+	}
+	return nil
+}
+
+func (s *sidecar) close() error { return s.f.Close() }
+
+// holds tells whether a checkpoint of target and commit is saved already.
+func (s *sidecar) holds(target mark, commit raft.Index, clean bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := &s.m
+	return m.checkpoint.index == target.index && m.checkpoint.term == target.term && m.durable.index == target.index &&
+		m.commit == commit && m.clean == clean
+}

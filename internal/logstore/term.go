@@ -1,0 +1,191 @@
+package logstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"dledger/internal/raft"
+	"dledger/internal/vfs"
+)
+
+// The file ROOT/currterm holds the term and the vote in it as the original writes them (MemberState), and one line more, a comment to Java's
+// property reader, that checks the rest:
+//
+//	voteLeader=n0
+//	currTerm=7
+//	#crc32c=5d3c8a11
+//
+// The checksum is that of the bytes before its line. A file without it comes from a Java node; it has to hold both keys and to end with a line end.
+const (
+	termName  = "currterm"
+	crcPrefix = "#crc32c="
+)
+
+// ballot is a term and the vote in it; "" is no vote.
+type ballot struct {
+	term    raft.Term
+	vote    raft.ID
+	foreign bool // written by a Java node: it has no checksum
+}
+
+func (b ballot) encode() []byte {
+	text := fmt.Sprintf("voteLeader=%s\ncurrTerm=%d\n", b.vote, b.term)
+	return fmt.Appendf(nil, "%s%s%08x\n", text, crcPrefix, crc32.Checksum([]byte(text), castagnoli))
+}
+
+// parseBallot reads the text of a currterm file.
+func parseBallot(text []byte) (b ballot, err error) {
+	if len(text) == 0 {
+		return b, errors.New("is empty")
+	}
+	if text[len(text)-1] != '\n' {
+		return b, errors.New("has no line end at its end: it is cut")
+	}
+	i := bytes.LastIndex(text, []byte(crcPrefix))
+	if i >= 0 {
+		want := fmt.Sprintf("%s%08x\n", crcPrefix, crc32.Checksum(text[:i], castagnoli))
+		if string(text[i:]) != want {
+			return b, fmt.Errorf("has a wrong checksum, want %q", strings.TrimSpace(want))
+		}
+	}
+	props, err := parseProperties(string(text))
+	if err != nil {
+		return b, err
+	}
+	term, hasTerm := props["currTerm"]
+	vote, hasVote := props["voteLeader"]
+	if !hasTerm || !hasVote {
+		return b, errors.New("lacks currTerm or voteLeader")
+	}
+	n, err := strconv.ParseInt(term, 10, 64)
+	if err != nil || n < 0 {
+		return b, fmt.Errorf("has currTerm=%q, not a term", term)
+	}
+	return ballot{term: raft.Term(n), vote: raft.ID(vote), foreign: i < 0}, nil
+}
+
+// parseProperties reads what Java nodes write in the property syntax: key=value lines, comments, and the escapes of
+// characters that ids may hold. Continued lines are refused: no writer of these files makes them.
+func parseProperties(text string) (map[string]string, error) {
+	props := map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimLeft(strings.TrimRight(line, "\r\n"), " \t\f")
+		if line == "" || line[0] == '#' || line[0] == '!' {
+			continue
+		}
+		key, rest, err := unescape(line, "=: \t\f")
+		if err != nil {
+			return nil, err
+		}
+		rest = strings.TrimLeft(rest, " \t\f")
+		if rest != "" && (rest[0] == '=' || rest[0] == ':') {
+			rest = strings.TrimLeft(rest[1:], " \t\f")
+		}
+		value, _, err := unescape(rest, "")
+		if err != nil {
+			return nil, err
+		}
+		props[key] = value
+	}
+	return props, nil
+}
+
+// unescape reads up to a character of stops, and gives what follows from that character on.
+func unescape(s, stops string) (word, rest string, err error) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if strings.IndexByte(stops, c) >= 0 {
+			return b.String(), s[i:], nil
+		}
+		if c != '\\' {
+			b.WriteByte(c)
+			continue
+		}
+		i++
+		if i == len(s) {
+			return "", "", errors.New("has a continued line")
+		}
+		switch s[i] {
+		case 't':
+			b.WriteByte('\t')
+		case 'n':
+			b.WriteByte('\n')
+		case 'r':
+			b.WriteByte('\r')
+		case 'f':
+			b.WriteByte('\f')
+		case 'u':
+			if i+4 >= len(s) {
+				return "", "", errors.New("has a cut escape")
+			}
+			n, err := strconv.ParseUint(s[i+1:i+5], 16, 16)
+			if err != nil {
+				return "", "", fmt.Errorf("has a bad escape \\u%s", s[i+1:i+5])
+			}
+			b.WriteRune(rune(n))
+			i += 4
+		default:
+			b.WriteByte(s[i])
+		}
+	}
+	return b.String(), "", nil
+}
+
+// loadBallot takes the highest valid of currterm, currterm.tmp and currterm.bak: a Java node that dies at the wrong moment leaves only the
+// latter two. A present currterm that is not valid is an error unless another one is valid and not below floor, the term that the sidecar
+// knows of: a term of 0 instead would vote again where this node voted already.
+func loadBallot(fs vfs.FS, dir string, floor raft.Term) (best ballot, err error) {
+	name := filepath.Join(dir, termName)
+	var bad error
+	found := false
+	for _, suffix := range []string{"", ".tmp", ".bak"} {
+		text, err := vfs.ReadFile(fs, name+suffix)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return best, fmt.Errorf("read %s: %w", name+suffix, err)
+		}
+		b, err := parseBallot(text)
+		switch {
+		case err != nil && suffix == "":
+			bad = fmt.Errorf("%s %w; if it cannot be restored, this node has to join anew with an empty directory", name, err)
+		case err != nil: // a write that a crash cut short
+		case !found || b.term > best.term || b.term == best.term && best.vote == "":
+			best, found = b, true
+		}
+	}
+	switch {
+	case bad != nil && (!found || best.term < floor):
+		return best, bad
+	case best.term < floor:
+		return best, fmt.Errorf("%s holds term %d, but this node has voted in term %d", name, best.term, floor)
+	}
+	return best, nil
+}
+
+// SaveTerm makes term and vote durable (R6). ErrDiskFull means that they are not saved, and that the store goes on.
+func (s *Store) SaveTerm(term raft.Term, vote raft.ID) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	b := ballot{term: term, vote: vote}
+	name := filepath.Join(s.cfg.Dir, termName)
+	if err := vfs.WriteAside(s.fs, name, b.encode(), true); err != nil {
+		return s.noSpace(slotSize, err)
+	}
+	if err := s.fs.SyncDir(s.cfg.Dir); err != nil {
+		return s.fail(fmt.Errorf("sync directory %s: %w", s.cfg.Dir, err))
+	}
+	s.mu.Lock()
+	s.term, s.vote = term, vote
+	s.mu.Unlock()
+	return s.fail(s.side.note(func(m *meta) { m.term = term }))
+}

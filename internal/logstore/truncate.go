@@ -1,0 +1,201 @@
+package logstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sort"
+
+	"dledger/internal/entry"
+	"dledger/internal/raft"
+)
+
+// Truncate makes last the last entry; first-1 empties the log. The bytes of the others become zeros and do not come back, whatever
+// happens: first the intent is saved, which alone decides whether the entries are there after a crash, then they are erased. The
+// next entry goes to the end of the kept one, also where that lies in an earlier file.
+// ErrCommitted: last is below the commit index. Readers of removed entries get ErrOutOfRange.
+func (s *Store) Truncate(last raft.Index) error {
+	if err := s.Flush(); err != nil {
+		return err
+	}
+	s.mu.RLock()
+	first, now, commit := s.first, s.last, s.commit
+	s.mu.RUnlock()
+	switch {
+	case last >= now.index:
+		return nil
+	case last < first-1:
+		return fmt.Errorf("%w: truncate to %d, first is %d", ErrCompacted, last, first)
+	case last < commit:
+		return fmt.Errorf("%w: truncate to %d, commit is %d", ErrCommitted, last, commit)
+	}
+	keep, err := s.mark(last)
+	if err != nil {
+		return err
+	}
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	s.mu.Lock()
+	if s.durable.index > last {
+		s.durable = keep
+	}
+	s.mu.Unlock()
+	return s.cut(keep)
+}
+
+// cut removes what lies behind keep, from an intent on. The caller holds ioMu.
+func (s *Store) cut(keep mark) error {
+	err := s.side.save(func(m *meta) {
+		m.cut, m.keep, m.flushed, m.clean = true, keep, keep, false
+		for _, k := range []*mark{&m.durable, &m.checkpoint} {
+			if k.index > keep.index {
+				*k = keep
+			}
+		}
+	})
+	if err != nil {
+		return s.fail(err)
+	}
+	s.mu.Lock()
+	s.gen++
+	s.last = keep
+	s.runs = cutRuns(s.runs, keep.index)
+	s.cache.truncate(keep.index)
+	s.mu.Unlock()
+	s.tail.reset(keep)
+	return s.finishCut(keep)
+}
+
+// finishCut erases what an intent says is gone, and ends the intent. Doing it twice does no harm.
+func (s *Store) finishCut(keep mark) error {
+	s.createMu.Lock()
+	defer s.createMu.Unlock()
+	err := errors.Join(s.erase(&s.data, keep.end), s.erase(&s.index, int64(keep.index+1)*entry.IndexSize))
+	if err == nil {
+		err = s.side.save(func(m *meta) { m.cut, m.keep = false, mark{} })
+	}
+	return s.fail(err)
+}
+
+// erase zeros a list from pos on, durably, and removes the files behind. The caller holds createMu.
+func (s *Store) erase(l *files, pos int64) error {
+	next := l.base(pos)
+	if pos > next {
+		next += l.size
+	}
+	dirs, err := s.dropFrom(l, next)
+	if err != nil {
+		return err
+	}
+	if err := s.syncDirs(dirs); err != nil {
+		return err
+	}
+	s.mu.RLock()
+	f := l.find(pos)
+	s.mu.RUnlock()
+	if f == nil {
+		return nil
+	}
+	if err := f.Zero(pos-f.off, l.size-(pos-f.off)); err != nil {
+		return fmt.Errorf("erase %s: %w", f.name, err)
+	}
+	if err := f.Datasync(); err != nil {
+		return fmt.Errorf("sync %s: %w", f.name, err)
+	}
+	return nil
+}
+
+// cutRuns gives the runs of a log that ends at last.
+func cutRuns(runs []raft.Run, last raft.Index) []raft.Run {
+	n := sort.Search(len(runs), func(n int) bool { return runs[n].First > last })
+	return runs[:n:n]
+}
+
+// Reset drops the whole log. The next entry is next, at byte position pos, behind an entry of prevTerm; entries below count as committed.
+// What lies before pos in its file becomes a blank record, as after a snapshot of the original.
+func (s *Store) Reset(next raft.Index, pos int64, prevTerm raft.Term) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if next < 0 || pos < 0 || blankAt(pos, s.data.size) {
+		return fmt.Errorf("reset to entry %d at position %d: no entry can begin there", next, pos)
+	}
+	s.expireMu.Lock()
+	defer s.expireMu.Unlock()
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	keep := mark{index: next - 1, term: prevTerm, pos: pos, end: pos}
+	err := s.side.save(func(m *meta) {
+		m.reset, m.keep, m.clean = true, keep, false
+		m.first, m.firstPos, m.prevTerm = next, pos, prevTerm
+		m.commit, m.flushed, m.durable, m.checkpoint = max(m.commit, next-1), keep, keep, keep
+	})
+	if err != nil {
+		return s.fail(err)
+	}
+	s.begin(keep)
+	s.mu.Lock()
+	s.commit = max(s.commit, keep.index)
+	s.mu.Unlock()
+	return s.finishReset(keep)
+}
+
+// begin makes the log an empty one behind keep, in memory.
+func (s *Store) begin(keep mark) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gen++
+	s.first, s.firstPos, s.prevTerm = keep.index+1, keep.end, keep.term
+	s.last, s.durable = keep, keep
+	s.runs = nil
+	s.unsealed = false
+	s.cache.clear()
+	s.tail.reset(keep)
+}
+
+// blankAt tells whether pos leaves too little room before it, or behind it, in its file for what has to stand there.
+func blankAt(pos, size int64) bool {
+	in := pos % size
+	return in > 0 && in <= entry.BlankSize || size-in < entry.BlankSize
+}
+
+// finishReset removes every file, makes those that the next entry goes to, and ends the intent. Doing it twice does no harm.
+func (s *Store) finishReset(keep mark) error {
+	s.createMu.Lock()
+	defer s.createMu.Unlock()
+	err := errors.Join(s.restart(&s.data, keep.end), s.restart(&s.index, int64(keep.index+1)*entry.IndexSize))
+	if err == nil {
+		err = s.side.save(func(m *meta) { m.reset, m.keep = false, mark{} })
+	}
+	return s.fail(err)
+}
+
+// restart empties a list and makes its first live byte pos, behind a leading blank if pos is not the first byte of its file. The caller holds createMu.
+func (s *Store) restart(l *files, pos int64) error {
+	dirs, err := s.dropFrom(l, 0)
+	if err != nil {
+		return err
+	}
+	if err := s.syncDirs(dirs); err != nil {
+		return err
+	}
+	in := pos - l.base(pos)
+	if in == 0 {
+		return nil // the first append makes the file
+	}
+	f, err := s.createLocked(l, l.base(pos))
+	if err != nil {
+		return err
+	}
+	b := make([]byte, entry.BlankSize)
+	magic := entry.MagicBlank
+	binary.BigEndian.PutUint32(b, uint32(magic))
+	binary.BigEndian.PutUint32(b[4:], uint32(in))
+	if _, err := f.WriteAt(b, 0); err != nil {
+		return fmt.Errorf("write %s: %w", f.name, err)
+	}
+	if err := f.Datasync(); err != nil {
+		return fmt.Errorf("sync %s: %w", f.name, err)
+	}
+	return nil
+}
