@@ -42,10 +42,14 @@ type Log interface {
 // log's own copy and may be written to, not kept.
 type Stamp = func(i int, index raft.Index, pos int64, body []byte)
 
-// Errors of Log that the loop tells apart.
+// Errors of Log that the loop tells apart. After either of them nothing is staged, and the log goes on.
 var (
 	ErrDiskFull = errors.New("disk full")
+	ErrRefused  = errors.New("entries refused") // they do not fit this log: damaged on the way, or placed elsewhere by their leader
 )
+
+// unstored tells whether err leaves the log as it was.
+func unstored(err error) bool { return errors.Is(err, ErrDiskFull) || errors.Is(err, ErrRefused) }
 
 // Net sends messages to other members. Send must not block and may drop; messages of type MsgAppend, and the entry of a MsgCompare
 // or MsgTruncate in dialect 0.3, come without Payload: Net reads it from the log.
@@ -381,10 +385,10 @@ func (r *Replica) write(now raft.Instant, effects []raft.Effect) bool {
 			err = r.cfg.Log.Reset(e.First, e.Pos, e.Term)
 		default:
 			err = r.store(e, lost >= 0)
-			if errors.Is(err, ErrDiskFull) {
+			if unstored(err) {
 				if lost < 0 {
 					lost = e.First
-					r.log.Warn("disk full, entries refused", "first", e.First)
+					r.log.Warn("entries not stored", "first", e.First, "reason", err)
 				}
 				err = nil
 			}
@@ -441,17 +445,23 @@ func (r *Replica) store(e *raft.Effect, full bool) error {
 		err := r.cfg.Log.Append(e.First, e.Term, entry.MagicNormal, p.bodies, r.stampFn)
 		r.current = nil
 		if err != nil {
-			if errors.Is(err, ErrDiskFull) {
-				p.finish(raft.StatusDiskFull)
-			} else {
-				p.finish(raft.StatusDiskError)
-			}
+			p.finish(statusOf(err))
 			return fmt.Errorf("store entries %d to %d: %w", e.First, e.Last, err)
 		}
 		p.bodies = nil // the log has its own copy
 		r.waiting = append(r.waiting, p)
 	}
 	return nil
+}
+
+func statusOf(err error) raft.Status {
+	switch {
+	case errors.Is(err, ErrDiskFull):
+		return raft.StatusDiskFull
+	case errors.Is(err, ErrRefused):
+		return raft.StatusUnexpectedArgument
+	}
+	return raft.StatusDiskError
 }
 
 // finishCommitted answers the proposals that commit covers, and, once this node no longer leads their term, all others: whether

@@ -1,0 +1,450 @@
+// Package dledger is a commit log that a group of members replicates by Raft, in the file format and wire protocol of the Java
+// original of that name. A program embeds one member with Open; members that run elsewhere, also Java ones, are its peers.
+//
+// The leader's Append (or Propose, for batches) returns once a majority has the entry on disk. Every member serves committed
+// entries: Get, ReadAt, and Entries, an iterator that waits at the end. Start at Ledger.
+package dledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"dledger/internal/entry"
+	"dledger/internal/logstore"
+	"dledger/internal/raft"
+	"dledger/internal/replica"
+)
+
+// Index counts entries of the log from 0; Term is the election term in which an entry was written.
+type (
+	Index = raft.Index
+	Term  = raft.Term
+)
+
+// MaxBody is the largest body of an entry in bytes.
+const MaxBody = entry.MaxBody
+
+// Stamp is called for each entry of a batch in log order, once its index and its byte position in the data files are known and
+// before it is written or checksummed. It may change body, which is the log's own copy, and must not keep it. It runs on
+// the log's own goroutine, so it must be quick and must not call the Ledger.
+type Stamp func(i int, index Index, pos int64, body []byte)
+
+// Entry is one committed entry.
+type Entry struct {
+	Index Index
+	Term  Term
+	Pos   int64  // byte position in the data files
+	Body  []byte // belongs to the log: it must not be written to
+}
+
+// Ledger is one member of a group (DLedgerServer in the Java original). Its methods may be called from any goroutine.
+type Ledger struct {
+	cfg     Config
+	peers   []Peer
+	store   *logstore.Store
+	loop    *replica.Replica
+	net     *transport
+	server  *Server
+	started time.Time
+
+	stop    chan struct{}
+	tasks   sync.WaitGroup
+	waits   waits // reads at the end of the log
+	closing sync.Once
+	err     error // of Close
+}
+
+// Open recovers the log in cfg.Dir and takes part in the group. It returns as soon as the log is readable; the group may not have
+// a leader yet. A directory that is in use, damaged, or of another file size is an error that names it.
+func Open(cfg Config) (*Ledger, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	peers, err := ParsePeers(cfg.Peers)
+	if err != nil {
+		return nil, err
+	}
+	own := cfg.Server == nil
+	if own {
+		cfg.Server, err = Listen(ServerConfig{Address: peers[slices.IndexFunc(peers, func(p Peer) bool { return p.ID == cfg.ID })].Address,
+			Logger: cfg.Logger, Dial: cfg.Dial, Listen: cfg.Listen})
+		if err != nil {
+			return nil, err
+		}
+	}
+	l, err := open(cfg, peers)
+	if err != nil {
+		if own {
+			err = errors.Join(err, cfg.Server.Close())
+		}
+		return nil, err
+	}
+	if !own {
+		l.server = nil
+	}
+	return l, nil
+}
+
+func open(cfg Config, peers []Peer) (*Ledger, error) {
+	cfg.Logger = cfg.Logger.With("group", cfg.Group, "id", cfg.ID)
+	store, err := openStore(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	l := &Ledger{cfg: cfg, peers: peers, store: store, server: cfg.Server, started: time.Now(), stop: make(chan struct{})}
+	l.net = newTransport(&cfg, peers, cfg.Server.client, store)
+	l.waits.l = l
+	now := l.clock()
+	l.loop = replica.New(replica.Config{Core: cfg.core(peers), Initial: initial(store.State()), Log: storeLog{store}, Net: l.net,
+		Async: cfg.Durability == Async, AckWait: cfg.AckTimeout, PendingBytes: cfg.PendingBytes, Logger: cfg.Logger}, now())
+	l.net.start(l.loop)
+	if err := cfg.Server.add(l); err != nil {
+		l.net.close()
+		return nil, errors.Join(err, store.Close())
+	}
+	s := store.State()
+	cfg.Logger.Info("log opened", "first", s.First, "last", s.Last, "commit", s.Commit, "term", s.Term, "compat", cfg.Compat.String(), "durability", cfg.Durability.String())
+	l.tasks.Go(func() { l.loop.Run(now) })
+	l.tasks.Go(l.keep)
+	if cfg.Durability == Async {
+		l.tasks.Go(l.flush)
+	}
+	return l, nil
+}
+
+// clock gives instants since the start, from Go's monotonic clock.
+func (l *Ledger) clock() func() raft.Instant {
+	start := l.started
+	return func() raft.Instant { return raft.Instant(time.Since(start)) + 1 }
+}
+
+// Intervals of what is done in the background.
+const (
+	checkpointEvery = 3 * time.Second // checkPointInterval of the original
+	expireEvery     = time.Second
+	flushEvery      = 100 * time.Millisecond // in mode Async: what a power failure may take is at most this old, plus one sync
+)
+
+// keep makes checkpoints and deletes old files.
+func (l *Ledger) keep() {
+	checkpoint, expire := time.NewTicker(checkpointEvery), time.NewTicker(expireEvery)
+	defer checkpoint.Stop()
+	defer expire.Stop()
+	var last raft.Index = -2
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-checkpoint.C:
+			if c := l.loop.Commit(); c != last {
+				if err := l.store.Checkpoint(); err != nil {
+					l.cfg.Logger.Warn("checkpoint failed", "error", err)
+				}
+				last = c
+			}
+		case <-expire.C:
+			n, err := l.store.Expire()
+			if err != nil {
+				l.cfg.Logger.Warn("deleting old files failed", "error", err)
+			}
+			if n > 0 {
+				first := l.store.State().First
+				l.cfg.Logger.Info("old files deleted", "files", n, "first", first)
+				l.loop.Expired(first)
+			}
+		}
+	}
+}
+
+// flush syncs in the background, for mode Async.
+func (l *Ledger) flush() {
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	var last raft.Index = -2
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-tick.C:
+		}
+		if s := l.store.State().Last; s != last {
+			i, err := l.store.Sync()
+			if err != nil {
+				l.loop.Call(func() { l.loop.SyncDone(err) })
+				return
+			}
+			last = i
+		}
+	}
+}
+
+// Pending is a batch on its way.
+type Pending struct {
+	p    *replica.Proposal
+	err  error
+	done chan struct{}
+}
+
+// Appended tells where a batch lies.
+type Appended struct {
+	First Index // of its first entry; the others follow without gap
+	Term  Term
+	Pos   []int64 // byte position of each entry
+}
+
+// Propose gives the log entries with these bodies, all or none, next to each other. The bodies must not be written to until the
+// outcome is known. stamp may be nil.
+func (l *Ledger) Propose(batch [][]byte, stamp Stamp) *Pending {
+	p := &Pending{done: make(chan struct{})}
+	if err := checkBatch(batch); err != nil {
+		p.err = err
+		close(p.done)
+		return p
+	}
+	p.p = replica.NewProposal(batch, replica.Stamp(stamp), func(*replica.Proposal) { close(p.done) })
+	l.loop.Propose(p.p)
+	return p
+}
+
+func checkBatch(batch [][]byte) error {
+	if len(batch) == 0 {
+		return ErrEmpty
+	}
+	for _, b := range batch {
+		if len(b) > MaxBody {
+			return fmt.Errorf("%w: body of %d bytes, at most %d", ErrTooLarge, len(b), MaxBody)
+		}
+	}
+	return nil
+}
+
+// Done is closed when the outcome is known.
+func (p *Pending) Done() <-chan struct{} { return p.done }
+
+// Wait waits for the outcome. With a nil error a majority holds the entries, synced to disk in mode Group. ErrTimeout,
+// ErrLeadershipLost, and the end of ctx, leave it undecided: the entries may yet be committed.
+func (p *Pending) Wait(ctx context.Context) (Appended, error) {
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return Appended{First: -1, Term: -1}, fmt.Errorf("%w; the entries may yet be committed", ctx.Err())
+	}
+	if p.err != nil {
+		return Appended{First: -1, Term: -1}, p.err
+	}
+	a := Appended{First: p.p.First, Term: p.p.Term, Pos: p.p.Pos()}
+	return a, outcome(p.p.Status, p.p.Leader)
+}
+
+// Append is Propose and Wait for one entry.
+func (l *Ledger) Append(ctx context.Context, body []byte) (Entry, error) {
+	a, err := l.Propose([][]byte{body}, nil).Wait(ctx)
+	if err != nil {
+		return Entry{Index: a.First, Term: a.Term, Pos: -1, Body: body}, err
+	}
+	return Entry{Index: a.First, Term: a.Term, Pos: a.Pos[0], Body: body}, nil
+}
+
+// Commit is the last committed index that this member knows of; -1 if there is none.
+func (l *Ledger) Commit() Index { return l.loop.Commit() }
+
+// Get gives a committed entry as this member has it: the same on every member, but a member may not have heard yet that it is
+// committed. ErrOutOfRange and ErrCompacted tell that the index lies behind or before what is there. No-op entries that the group writes for
+// itself have an empty body.
+func (l *Ledger) Get(i Index) (Entry, error) {
+	if c := l.Commit(); i > c {
+		return Entry{}, fmt.Errorf("%w: entry %d, committed is %d", ErrOutOfRange, i, c)
+	}
+	h, body, err := l.store.Entry(i)
+	if err != nil {
+		return Entry{}, err
+	}
+	return Entry{Index: h.Index, Term: h.Term, Pos: h.Pos, Body: body}, nil
+}
+
+// ReadAt gives n bytes of the data files at a byte position, for those who keep positions instead of indexes. They may lie anywhere in
+// committed entries; they do not cross the end of a file. The bytes must not be written to.
+func (l *Ledger) ReadAt(pos int64, n int) ([]byte, error) {
+	b, err := l.store.ReadAt(pos, n)
+	if err != nil {
+		return nil, err
+	}
+	end, size, err := l.store.Pos(l.Commit())
+	if err != nil {
+		return nil, err
+	}
+	if pos+int64(n) > end+int64(size) {
+		return nil, fmt.Errorf("%w: byte %d, committed are %d", ErrOutOfRange, pos+int64(n), end+int64(size))
+	}
+	return b, nil
+}
+
+// Entries iterates over committed entries from index from on (or from the first that is kept, if that is later), and waits at
+// the end for more until ctx ends. No-op entries are left out. It yields an error once, as its last pair: ctx's, ErrClosed, or what reading found.
+func (l *Ledger) Entries(ctx context.Context, from Index) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		next := max(from, l.store.State().First)
+		for {
+			changed := l.loop.Changed()
+			commit := l.Commit()
+			for next <= commit {
+				p, last, err := l.store.Read(next, commit+1, 1<<20)
+				if err != nil {
+					yield(Entry{}, err)
+					return
+				}
+				for b := range entries(p) {
+					h, err := entry.Parse(b)
+					if err != nil {
+						yield(Entry{}, err)
+						return
+					}
+					if h.Magic == entry.MagicNormal && !yield(Entry{Index: h.Index, Term: h.Term, Pos: h.Pos, Body: b[entry.HeaderSize:h.Size:h.Size]}, nil) {
+						return
+					}
+				}
+				next = last + 1
+			}
+			select {
+			case <-changed:
+				if err := l.loop.View().Err; err != nil && next > l.Commit() {
+					yield(Entry{}, ErrClosed)
+					return
+				}
+			case <-ctx.Done():
+				yield(Entry{}, ctx.Err())
+				return
+			}
+		}
+	}
+}
+
+// entries iterates over the entries of a payload, whose pieces may end anywhere.
+func entries(p raft.Payload) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		var rest []byte // begins an entry that the next pieces complete
+		for _, piece := range p {
+			if len(rest) > 0 {
+				piece = append(rest, piece...)
+				rest = nil
+			}
+			for len(piece) > 0 {
+				h, err := entry.Parse(piece)
+				if errors.Is(err, entry.ErrShort) || err == nil && int(h.Size) > len(piece) {
+					rest = slices.Clip(piece)
+					break
+				}
+				n := int(h.Size)
+				if err != nil {
+					n = len(piece) // the consumer finds out
+				}
+				if !yield(piece[:n]) {
+					return
+				}
+				piece = piece[n:]
+			}
+		}
+	}
+}
+
+// Confirm waits until a majority has confirmed that this member leads, and gives an index up to which Get then sees every entry
+// that was acknowledged anywhere before Confirm was called: the read of a linearizable register. ErrNotLeader elsewhere.
+func (l *Ledger) Confirm(ctx context.Context) (Index, error) {
+	type result struct {
+		i  Index
+		ok bool
+	}
+	got := make(chan result, 1)
+	l.loop.Confirm(func(i raft.Index, ok bool) { got <- result{i, ok} })
+	select {
+	case r := <-got:
+		if !r.ok {
+			return -1, &NotLeaderError{Leader: l.Leader()}
+		}
+		return r.i, nil
+	case <-ctx.Done():
+		return -1, ctx.Err()
+	}
+}
+
+// Leader is the id of the leader this member knows; "" if it knows none.
+func (l *Ledger) Leader() string { return string(l.loop.View().Leader) }
+
+// IsLeader tells whether this member leads, as far as it knows.
+func (l *Ledger) IsLeader() bool { return l.loop.View().Role == raft.Leader }
+
+// Changed gives a channel that is closed at the next change of commit index, term, role or leader.
+func (l *Ledger) Changed() <-chan struct{} { return l.loop.Changed() }
+
+// TransferLeadership hands leadership to another member and returns when it has settled. It works on the leader only.
+func (l *Ledger) TransferLeadership(ctx context.Context, to string) error {
+	got := make(chan raft.Status, 1)
+	l.loop.Transfer(raft.ID(to), -1, func(s raft.Status) { got <- s })
+	select {
+	case s := <-got:
+		switch s {
+		case raft.StatusUnknownMember:
+			return fmt.Errorf("transfer to %q: not another member of the group", to)
+		case raft.StatusFallBehind:
+			return fmt.Errorf("transfer to %s: it is too far behind", to)
+		case raft.StatusTakeLeadershipFailed:
+			return fmt.Errorf("transfer to %s: it did not win the election", to)
+		}
+		return outcome(s, l.loop.View().Leader)
+	case <-ctx.Done():
+		return fmt.Errorf("transfer to %s: %w", to, ctx.Err())
+	}
+}
+
+// handOver gives leadership away before a planned stop, so that nobody has to miss it first.
+func (l *Ledger) handOver(ctx context.Context) {
+	for l.IsLeader() && ctx.Err() == nil {
+		s, err := l.loop.Snapshot(ctx)
+		if err != nil || len(s.Peers) == 0 {
+			return
+		}
+		best := slices.MaxFunc(s.Peers, func(a, b raft.PeerStatus) int { return int(a.Match - b.Match) })
+		if best.Match < 0 && s.Last >= 0 || s.Now-best.Heard > raft.Instant(2*l.cfg.Heartbeat) {
+			return
+		}
+		if err := l.TransferLeadership(ctx, string(best.ID)); err != nil {
+			l.cfg.Logger.Warn("leadership not handed over", "to", best.ID, "error", err)
+			return
+		}
+	}
+}
+
+// handOverMax bounds how long Close waits for a successor.
+const handOverMax = 2 * time.Second
+
+// Close leaves the group: a leader hands leadership over first; everything that waits is answered; the log is synced and closed.
+func (l *Ledger) Close() error {
+	l.closing.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), handOverMax)
+		l.handOver(ctx)
+		cancel()
+		l.err = l.shut()
+		if l.server != nil {
+			l.err = errors.Join(l.err, l.server.Close())
+		}
+	})
+	return l.err
+}
+
+func (l *Ledger) shut() error {
+	close(l.stop)
+	l.cfg.Server.remove(l)
+	l.loop.Close()
+	l.net.close()
+	l.tasks.Wait()
+	if err := l.store.Close(); err != nil {
+		return fmt.Errorf("close the log: %w", err)
+	}
+	return nil
+}

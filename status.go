@@ -1,0 +1,114 @@
+package dledger
+
+import (
+	"context"
+	"time"
+
+	"dledger/internal/raft"
+	"dledger/internal/wire"
+)
+
+// Version of this implementation.
+const Version = "0.1.0"
+
+// Status is the state of a member at one moment.
+type Status struct {
+	Group, ID    string
+	Role         string // leader, follower or candidate
+	Term         Term
+	Leader       string // "" if none is known
+	First, Last  Index  // of the log; an empty one has Last = First-1
+	Commit       Index
+	Durable      Index // the last entry that this member's own sync has covered
+	Pending      int   // appends that wait for their acknowledgement
+	Abstaining   bool  // the log lost its tail: no vote and no candidacy until it has caught up
+	Transferring bool
+	Peers        []PeerStatus // on the leader: one for each other member
+	Err          error        // why this member stopped taking part; nil while it does
+}
+
+// PeerStatus is the leader's view of one other member.
+type PeerStatus struct {
+	ID       string
+	State    string // compare, truncate, reset or append
+	Kind     string // go or java; silent if it does not say; refused if it cannot be a member
+	Refused  string // why it is refused
+	Match    Index  // it holds the entries up to here
+	Inflight int    // unanswered append requests
+	Idle     time.Duration
+}
+
+// Status asks the loop for its state; it fails only when ctx ends first or the Ledger is closed.
+func (l *Ledger) Status(ctx context.Context) (Status, error) {
+	s, err := l.loop.Snapshot(ctx)
+	if err != nil {
+		return Status{}, err
+	}
+	out := Status{Group: l.cfg.Group, ID: l.cfg.ID, Role: s.Role.String(), Term: s.Term, Leader: string(s.Leader), First: s.First, Last: s.Last, Commit: s.Commit,
+		Durable: s.Durable, Pending: s.Waiting, Abstaining: s.Abstaining, Transferring: s.Transferring, Err: s.Err}
+	for _, p := range s.Peers {
+		kind, why := l.net.kindOf(p.ID)
+		out.Peers = append(out.Peers, PeerStatus{ID: string(p.ID), State: p.State, Kind: kind, Refused: why, Match: p.Match, Inflight: p.Inflight, Idle: time.Duration(s.Now - p.Heard)})
+	}
+	return out, nil
+}
+
+func (l *Ledger) statusResponse(ctx context.Context) *wire.StatusResponse {
+	s, err := l.Status(ctx)
+	if err != nil {
+		return &wire.StatusResponse{Code: wire.ResultInternalError, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Node: l.cfg.node(), Error: err.Error()}
+	}
+	a := &wire.StatusResponse{Code: wire.ResultOK, Group: s.Group, ID: raft.ID(s.ID), Role: s.Role, Term: s.Term, LeaderID: raft.ID(s.Leader), First: s.First, Last: s.Last,
+		Durable: s.Durable, Commit: s.Commit, Applied: s.Commit, Pending: s.Pending, UptimeMs: time.Since(l.started).Milliseconds(), Peers: l.addresses(), Node: l.cfg.node(),
+		Durability: l.cfg.Durability.String()}
+	for _, p := range s.Peers {
+		a.Progress = append(a.Progress, wire.Progress{ID: raft.ID(p.ID), State: p.State, Match: p.Match, IdleMs: p.Idle.Milliseconds(), Kind: p.Kind})
+	}
+	if s.Err != nil {
+		a.Error = s.Err.Error()
+	}
+	return a
+}
+
+// Stats are counts since Open, in the units their names say. A program feeds them to whatever metrics library it uses.
+type Stats struct {
+	Turns         int64 // rounds of the loop; each works on all that has arrived
+	Proposed      int64 // entries accepted as leader
+	Committed     int64 // by how much the commit index has risen
+	Elections     int64 // times this member became leader
+	Cuts          int64 // times a suffix that the leader did not have was cut
+	Syncs         int64
+	SyncTime      time.Duration
+	SyncMax       time.Duration
+	Writes        int64 // hand-overs to the operating system
+	BytesWritten  int64
+	CacheReads    int64
+	DiskReads     int64
+	DataFiles     int64
+	ExpiredFiles  int64
+	Entries       int64 // in the log now
+	CacheBytes    int64
+	UptimeSeconds int64
+}
+
+// Stats gives the running counts.
+func (l *Ledger) Stats() Stats {
+	c, s, st := l.loop.Counters(), l.store.Stats(), l.store.State()
+	return Stats{Turns: c.Turns.Load(), Proposed: c.Proposed.Load(), Committed: c.Committed.Load(), Elections: c.Elections.Load(), Cuts: c.Cuts.Load(),
+		Syncs: s.Syncs, SyncTime: s.SyncTime, SyncMax: time.Duration(c.SyncMaxNanos.Load()), Writes: s.Appends, BytesWritten: s.Bytes, CacheReads: s.CacheReads, DiskReads: s.DiskReads,
+		DataFiles: int64(s.DataFiles), ExpiredFiles: s.Expired, Entries: int64(st.Last - st.First + 1), CacheBytes: s.CacheBytes, UptimeSeconds: int64(time.Since(l.started).Seconds())}
+}
+
+// addresses gives id → host:port of all members.
+func (l *Ledger) addresses() map[string]string {
+	m := make(map[string]string, len(l.peers))
+	for _, p := range l.peers {
+		m[p.ID] = p.Address
+	}
+	return m
+}
+
+// node is what this member says of itself in a handshake.
+func (c *Config) node() wire.Node {
+	return wire.Node{Product: wire.Product, Version: Version, Compat: c.Compat.String(), DataFileSize: c.DataFileSize}
+}

@@ -1,0 +1,518 @@
+package dledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"dledger/internal/logstore"
+	"dledger/internal/raft"
+	"dledger/internal/remoting"
+	"dledger/internal/replica"
+	"dledger/internal/wire"
+)
+
+const (
+	rpcTimeout   = 3 * time.Second        // of every request between members, as in the original
+	helloTimeout = 300 * time.Millisecond // a peer that has not said by then who it is, is taken for one of the original
+	helloEvery   = time.Second            // pause before a peer that could not be told is asked again
+
+	frameBytes  = 1 << 20 // of entries in one push; JSON makes a third more of it
+	windowBytes = 8 << 20 // of entries that one peer has not answered yet
+)
+
+// transport carries the messages of one replica to its peers (DLedgerRpcNettyService in the Java original). It is the replica's Net.
+type transport struct {
+	self   raft.ID
+	group  string
+	compat raft.Compat
+	node   wire.Node
+	client *remoting.Client
+	store  *logstore.Store
+	loop   *replica.Replica
+	log    *slog.Logger
+	peers  map[raft.ID]*peer
+	quota  int64
+	lag    int64
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+// peer is one other member.
+//
+//  1. pushes leave in the order in which the core asked for them;
+//  2. at most windowBytes of entries are unanswered, but for the one frame that exceeds it;
+//  3. in compat 0.3 and 0.4 nothing is pushed before kind is known, since the generations misread each other's pushes.
+type peer struct {
+	t       *transport
+	id      raft.ID
+	address string
+	limit   *rate.Limiter // nil = no quota
+
+	mu       sync.Mutex
+	cond     sync.Cond // of mu: something changed that pump waits for
+	kind     peerKind
+	helloing bool
+	helloAt  time.Time
+	queue    []raft.Message // appends that could not be sent at once
+	pumping  bool           // pump is working on a message that is no longer in queue
+	unacked  int            // bytes of entries sent and not answered
+	epoch    int            // counts lost connections and restarts: window bytes of an earlier one are forgotten
+	life     int            // counts lost connections: a handshake of an earlier one is void
+	stopped  bool
+	mismatch string // why kind is refused, for the log and for status
+}
+
+type peerKind uint8
+
+const (
+	kindUnknown peerKind = iota
+	kindOurs
+	kindJava
+	kindSilent // did not say; treated as kindJava, and asked again now and then
+	kindRefused
+)
+
+func (k peerKind) String() string { return [...]string{"", "go", "java", "silent", "refused"}[k] }
+
+func newTransport(c *Config, peers []Peer, client *remoting.Client, store *logstore.Store) *transport {
+	t := &transport{self: raft.ID(c.ID), group: c.Group, compat: c.Compat, node: c.node(), client: client, store: store, log: c.Logger,
+		peers: map[raft.ID]*peer{}, quota: c.PushQuota, lag: c.PushThrottle}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	for _, p := range peers {
+		if p.ID == c.ID {
+			continue
+		}
+		q := &peer{t: t, id: raft.ID(p.ID), address: p.Address}
+		q.cond.L = &q.mu
+		if c.PushQuota > 0 {
+			q.limit = rate.NewLimiter(rate.Limit(c.PushQuota), int(max(c.PushQuota, 2*frameBytes)))
+		}
+		t.peers[q.id] = q
+	}
+	return t
+}
+
+// start begins work for loop.
+func (t *transport) start(loop *replica.Replica) {
+	t.loop = loop
+	for _, p := range t.peers {
+		t.done.Go(p.pump)
+	}
+}
+
+// close stops all goroutines; nothing is sent afterwards.
+func (t *transport) close() {
+	t.cancel()
+	for _, p := range t.peers {
+		p.mu.Lock()
+		p.stopped = true
+		p.cond.Broadcast()
+		p.mu.Unlock()
+	}
+	t.done.Wait()
+}
+
+// Send implements replica.Net. It runs on the loop and never waits.
+func (t *transport) Send(m *raft.Message) {
+	p := t.peers[m.To]
+	p.mu.Lock()
+	kind := p.kind
+	if kind == kindUnknown || kind == kindSilent && time.Since(p.helloAt) > helloEvery {
+		p.hello()
+	}
+	p.mu.Unlock()
+	switch {
+	case kind == kindRefused:
+	case m.Type == raft.MsgPreVote && kind != kindOurs && t.compat != raft.CompatGo:
+		p.askMetadata(m)
+	case m.Type.IsPush() || m.Type == raft.MsgReset:
+		if kind != kindUnknown {
+			p.push(m)
+		}
+	default:
+		p.request(m, 0)
+	}
+}
+
+// state is the hook of the shared client: the connection to this peer came up or went down.
+func (p *peer) state(up bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !up {
+		p.epoch++
+		p.life++
+		p.queue, p.unacked = nil, 0
+		p.kind, p.helloing = kindUnknown, false
+		p.cond.Broadcast()
+		return
+	}
+	p.hello()
+}
+
+// hello asks the peer who it is, unless that is under way. The caller holds mu.
+func (p *peer) hello() {
+	if p.helloing || p.stopped {
+		return
+	}
+	p.helloing, p.helloAt = true, time.Now()
+	h := wire.EncodeJSON(&wire.Hello{Group: p.t.group, RemoteID: p.id, LocalID: p.t.self, Node: p.t.node})
+	life := p.life
+	err := p.t.client.Go(p.address, remoting.Request{Code: wire.CodeHello}, helloTimeout, func(f *remoting.Frame, err error) {
+		if err != nil {
+			p.toldNothing(life, err)
+			return
+		}
+		var a wire.HelloResponse
+		switch err := wire.DecodeJSONAnswer(f.Code, f.Body, &a); {
+		case err == nil:
+			p.told(life, kindOurs, p.t.judge(&a))
+		case errors.Is(err, wire.ErrUnsupported):
+			p.probe(life)
+		default:
+			p.toldNothing(life, err)
+		}
+	}, h)
+	if err != nil {
+		p.helloing = false // not sent; the next message tries again
+	}
+}
+
+// probe learns the generation of a Java peer.
+func (p *peer) probe(life int) {
+	body := wire.AppendSnapshotProbe(nil, p.t.group, p.id, p.t.self)
+	err := p.t.client.Go(p.address, remoting.Request{Code: wire.CodeInstallSnapshot}, helloTimeout, func(f *remoting.Frame, err error) {
+		if err != nil {
+			p.toldNothing(life, err)
+			return
+		}
+		got, err := wire.SnapshotDialect(f.Code, f.Body)
+		switch {
+		case err != nil:
+			p.toldNothing(life, err)
+		case p.t.compat == raft.CompatGo:
+			p.told(life, kindJava, fmt.Sprintf("it is a Java DLedger %s node, and this group is set to compat: go; set compat: %s on all members of ours", got, got))
+		case got != p.t.compat:
+			p.told(life, kindJava, fmt.Sprintf("it is a Java DLedger %s node, and this group is set to compat: %s; set compat: %s on all members of ours", got, p.t.compat, got))
+		default:
+			p.told(life, kindJava, "")
+		}
+	}, body)
+	if err != nil {
+		p.toldNothing(life, err)
+	}
+}
+
+// judge tells why a node of ours cannot be in the same group; "" if it can.
+func (t *transport) judge(a *wire.HelloResponse) string {
+	switch {
+	case a.Code == wire.ResultUnknownGroup:
+		return fmt.Sprintf("it is not in group %q", t.group)
+	case a.Code == wire.ResultUnknownMember:
+		return "there is another member at its address"
+	case a.Compat != "" && a.Compat != t.node.Compat:
+		return fmt.Sprintf("it is set to compat: %s, this member to compat: %s; they must be alike", a.Compat, t.node.Compat)
+	case a.DataFileSize != 0 && a.DataFileSize != t.node.DataFileSize && t.compat != raft.Compat04:
+		return fmt.Sprintf("its mappedFileSizeForEntryData is %d, this member's is %d; they must be alike", a.DataFileSize, t.node.DataFileSize)
+	}
+	return ""
+}
+
+// told takes the outcome of the handshake of connection life. why is set when the peer cannot be a member of this group.
+func (p *peer) told(life int, kind peerKind, why string) {
+	p.mu.Lock()
+	if life != p.life || p.stopped {
+		p.mu.Unlock()
+		return
+	}
+	p.helloing = false
+	if why != "" {
+		kind = kindRefused
+		if p.mismatch != why {
+			p.t.log.Error("peer refused", "peer", p.id, "address", p.address, "reason", why)
+		}
+	}
+	same := p.kind == kind
+	p.kind, p.mismatch = kind, why
+	p.mu.Unlock()
+	if !same {
+		p.t.loop.Connected(p.id, kind == kindOurs)
+	}
+}
+
+// toldNothing: the peer did not say who it is. In a group with Java nodes it may be one that answers only what it knows.
+func (p *peer) toldNothing(life int, err error) {
+	if p.t.compat != raft.CompatGo && errors.Is(err, remoting.ErrTimeout) {
+		p.told(life, kindSilent, "")
+		return
+	}
+	p.mu.Lock()
+	if life == p.life {
+		p.helloing = false
+	}
+	p.mu.Unlock()
+}
+
+// askMetadata stands in for a pre-vote towards a node of the original: one that knows no leader would vote.
+func (p *peer) askMetadata(m *raft.Message) {
+	req := *m
+	body := (&wire.MetadataRequest{Base: wire.ClientBase(p.t.group, p.id)}).AppendTo(nil)
+	answer := func(v raft.VoteResult) {
+		p.t.loop.Deliver(raft.Message{Type: raft.MsgPreVoteAnswer, From: p.id, To: p.t.self, Vote: v, Term: req.Term, Last: req.Last}, nil)
+	}
+	err := p.t.client.Go(p.address, remoting.Request{Code: wire.CodeMetadata}, rpcTimeout, func(f *remoting.Frame, err error) {
+		var a wire.MetadataResponse
+		switch {
+		case err != nil || a.Decode(f.Code, f.Body) != nil || a.Code != wire.ResultOK:
+			answer(raft.VoteUnknown)
+		case a.LeaderID != "" && a.LeaderID != p.t.self:
+			p.t.loop.Deliver(raft.Message{Type: raft.MsgPreVoteAnswer, From: p.id, To: p.t.self, Vote: raft.VoteAlreadyHasLeader, Term: -1, Last: req.Last}, nil)
+		default:
+			answer(raft.VoteAccept)
+		}
+	}, body)
+	if err != nil {
+		answer(raft.VoteUnknown)
+	}
+}
+
+// request sends m and delivers its answer. size is what it adds to the window; it is given back with the answer.
+func (p *peer) request(m *raft.Message, size int) {
+	req := *m
+	code, pieces, err := wire.EncodeRequest(p.t.compat, p.t.group, &req)
+	if err != nil {
+		p.t.log.Error("message cannot be encoded", "type", m.Type.String(), "error", err)
+		return
+	}
+	p.mu.Lock()
+	p.unacked += size
+	epoch := p.epoch
+	p.mu.Unlock()
+	req.Payload = nil // the answer does not need it
+	done := func(f *remoting.Frame, err error) {
+		p.answered(epoch, size)
+		if err != nil {
+			p.failed(&req)
+			return
+		}
+		a, err := wire.DecodeAnswer(p.t.compat, &req, f.Code, f.Body)
+		if err != nil {
+			p.failed(&req)
+			return
+		}
+		a.From, a.To = p.id, p.t.self
+		p.t.loop.Deliver(a, nil)
+	}
+	if err := p.t.client.Go(p.address, remoting.Request{Code: code}, p.timeout(&req), done, pieces...); err != nil {
+		p.answered(epoch, size)
+		p.failed(&req)
+	}
+}
+
+// timeout is longer for a hand-over, whose answer comes once the transferee's role has settled.
+func (p *peer) timeout(m *raft.Message) time.Duration {
+	if m.Type == raft.MsgTransfer {
+		return 3 * rpcTimeout
+	}
+	return rpcTimeout
+}
+
+// failed tells a candidate that a voter cannot be reached. Every other request is repeated by the core's own timers.
+func (p *peer) failed(m *raft.Message) {
+	if m.Type == raft.MsgVote || m.Type == raft.MsgPreVote {
+		p.t.loop.Deliver(raft.Message{Type: m.Type.Answer(), From: p.id, To: p.t.self, Vote: raft.VoteUnknown, Term: -1, Last: m.Last}, nil)
+	}
+}
+
+func (p *peer) answered(epoch, size int) {
+	if size == 0 {
+		return
+	}
+	p.mu.Lock()
+	if epoch == p.epoch {
+		p.unacked -= size
+		p.cond.Signal()
+	}
+	p.mu.Unlock()
+}
+
+// push sends a request that builds the peer's log. Entries that are in memory go at once, from the loop; what has to be read from
+// disk, or has to wait for the window, goes through pump.
+func (p *peer) push(m *raft.Message) {
+	switch m.Type {
+	case raft.MsgAppend:
+		p.mu.Lock()
+		direct := len(p.queue) == 0 && !p.pumping && p.unacked < windowBytes
+		if !direct {
+			p.queue = append(p.queue, *m)
+			p.cond.Signal()
+		}
+		p.mu.Unlock()
+		if direct {
+			p.pushCached(*m)
+		}
+	case raft.MsgCommit:
+		p.request(m, 0)
+	default: // the core starts over with this peer
+		p.mu.Lock()
+		p.queue = nil
+		p.epoch++
+		p.unacked = 0
+		p.cond.Signal()
+		p.mu.Unlock()
+		if p.complete(m) {
+			p.request(m, 0)
+		}
+	}
+}
+
+// pushCached sends the entries of m that are in memory, and leaves the rest to pump.
+func (p *peer) pushCached(m raft.Message) {
+	for {
+		payload, last, ok := p.t.store.ReadCached(m.First, m.Last+1, frameBytes)
+		if !ok {
+			break
+		}
+		part := cutAppend(&m, last)
+		part.Payload = payload
+		p.request(&part, payload.Size())
+		if last == m.Last {
+			return
+		}
+		skipAppend(&m, last)
+		p.mu.Lock()
+		full := p.unacked >= windowBytes
+		p.mu.Unlock()
+		if full {
+			break
+		}
+	}
+	p.mu.Lock()
+	p.queue = append([]raft.Message{m}, p.queue...)
+	p.cond.Signal()
+	p.mu.Unlock()
+}
+
+// complete adds what a message of dialect 0.3 carries beyond the core's fields, and the position of a reset. False means that the
+// log has moved on meanwhile; the core will notice.
+func (p *peer) complete(m *raft.Message) bool {
+	var err error
+	switch {
+	case m.Type == raft.MsgReset:
+		m.Pos, _, err = p.t.store.Pos(m.First)
+	case p.t.compat == raft.Compat03 && m.Index >= 0 && (m.Type == raft.MsgCompare || m.Type == raft.MsgTruncate):
+		m.Payload, _, err = p.t.store.Read(m.Index, m.Index+1, 1)
+	}
+	return err == nil
+}
+
+// cutAppend gives the part of m up to entry last, without payload.
+func cutAppend(m *raft.Message, last raft.Index) raft.Message {
+	part := *m
+	part.Last = last
+	for k := range part.Runs {
+		if part.Runs[k].First > last {
+			part.Runs = part.Runs[:k]
+			break
+		}
+	}
+	return part
+}
+
+// skipAppend makes m begin behind entry last.
+func skipAppend(m *raft.Message, last raft.Index) {
+	k := len(m.Runs) - 1
+	for m.Runs[k].First > last {
+		k--
+	}
+	m.Index, m.LogTerm, m.First = last, m.Runs[k].Term, last+1
+	if k+1 < len(m.Runs) && m.Runs[k+1].First == last+1 {
+		m.Runs = m.Runs[k+1:]
+		return
+	}
+	rest := append([]raft.Run{{Term: m.Runs[k].Term, First: last + 1}}, m.Runs[k+1:]...)
+	m.Runs = rest
+}
+
+// pump sends what could not go at once: it reads from disk, keeps to the window and to the quota. It is one goroutine for a peer.
+func (p *peer) pump() {
+	for {
+		p.mu.Lock()
+		p.pumping = false
+		for !p.stopped && (len(p.queue) == 0 || p.unacked >= windowBytes) {
+			p.cond.Wait()
+		}
+		if p.stopped {
+			p.mu.Unlock()
+			return
+		}
+		m := p.queue[0]
+		p.queue = p.queue[1:]
+		p.pumping = true
+		epoch := p.epoch
+		p.mu.Unlock()
+		p.pumpOne(m, epoch)
+	}
+}
+
+func (p *peer) pumpOne(m raft.Message, epoch int) {
+	for {
+		payload, last, err := p.t.store.Read(m.First, m.Last+1, frameBytes)
+		if err != nil {
+			if !errors.Is(err, logstore.ErrCompacted) && !errors.Is(err, logstore.ErrOutOfRange) && !errors.Is(err, logstore.ErrClosed) {
+				p.t.log.Error("entries cannot be read for a follower", "follower", p.id, "first", m.First, "error", err)
+			}
+			return
+		}
+		size := payload.Size()
+		if !p.pace(last, size) {
+			return
+		}
+		p.mu.Lock()
+		for !p.stopped && p.epoch == epoch && p.unacked >= windowBytes {
+			p.cond.Wait()
+		}
+		stale := p.stopped || p.epoch != epoch
+		p.mu.Unlock()
+		if stale {
+			return
+		}
+		part := cutAppend(&m, last)
+		part.Payload = payload
+		p.request(&part, size)
+		if last == m.Last {
+			return
+		}
+		skipAppend(&m, last)
+	}
+}
+
+// pace keeps a follower that is far behind to its quota (section 6.2, 6.3). False means that the transport is closing.
+func (p *peer) pace(last raft.Index, size int) bool {
+	if p.limit == nil {
+		return true
+	}
+	s := p.t.store
+	end := s.State().End
+	if pos, _, err := s.Pos(last); err == nil && end-pos < p.t.lag {
+		return true
+	}
+	return p.limit.WaitN(p.t.ctx, min(size, p.limit.Burst())) == nil
+}
+
+// kindOf tells of what kind a peer is, and why it is refused.
+func (t *transport) kindOf(id raft.ID) (kind, why string) {
+	p := t.peers[id]
+	if p == nil {
+		return "", ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kind.String(), p.mismatch
+}
