@@ -1,0 +1,41 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+
+	"dledger/internal/raft"
+	"dledger/internal/wire"
+)
+
+// Outcomes a caller acts on; all errors of this package wrap one of them, or the context's own error, or are a *RefusedError.
+var (
+	// ErrUndecided: the group may have done what was asked, or may yet do it: an entry may be in the log or get there. Only
+	// reading the log tells.
+	ErrUndecided = errors.New("outcome unknown, it may be done or may yet be done")
+	// ErrNoLeader: the context ended before any node called itself the leader. Nothing was sent.
+	ErrNoLeader = errors.New("no leader")
+	// ErrClosed: the client was closed before anything was sent.
+	ErrClosed = errors.New("client closed")
+	// ErrTooLarge: the body is larger than an entry, or what a request can carry. Nothing was sent.
+	ErrTooLarge = errors.New("body too large")
+	// ErrOutOfRange: there is no such entry yet.
+	ErrOutOfRange = errors.New("no such entry")
+	// ErrCompacted: the entry was deleted by retention. A Java node may say ErrOutOfRange instead.
+	ErrCompacted = errors.New("entry is no longer kept")
+)
+
+// RefusedError is a group's own refusal. Where it comes without ErrUndecided, nothing was done.
+type RefusedError struct {
+	Code int    // as in the original's DLedgerResponseCode
+	Name string // of the code
+	Node string // the id of the node that refused
+}
+
+func (e *RefusedError) Error() string { return fmt.Sprintf("%s answers %d %s", e.Node, e.Code, e.Name) }
+
+func refused(r wire.Result, by raft.ID) error {
+	return &RefusedError{Code: int(r), Name: r.String(), Node: string(by)}
+}
+
+func undecided(cause error) error { return fmt.Errorf("%w: %w", ErrUndecided, cause) }
