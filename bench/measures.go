@@ -186,6 +186,13 @@ func firstAppend(ctx context.Context, c cluster, limit time.Duration) error {
 	return nil
 }
 
+// heat lets a system compile itself.
+func heat(ctx context.Context, p plan, s system, c cluster) {
+	if s.Compiles {
+		drive(ctx, 256, 0, p.Heat, appender(c, body(1024)))
+	}
+}
+
 func appender(c cluster, b []byte) func(context.Context, uint64) error {
 	return func(ctx context.Context, _ uint64) error {
 		_, err := c.Append(ctx, b)
@@ -205,6 +212,7 @@ func measureAppend(ctx context.Context, p plan, systems []system, work string) [
 			if !ok {
 				continue
 			}
+			heat(ctx, p, s, c)
 			for _, size := range p.Sizes {
 				b := body(size)
 				for _, k := range p.InFlight {
@@ -258,6 +266,7 @@ func measureGet(ctx context.Context, p plan, systems []system, work string) []*m
 			done()
 			continue
 		}
+		heat(ctx, p, s, c)
 		r := drive(ctx, inFlight, p.Warm, p.Run, func(ctx context.Context, i uint64) error {
 			return c.Get(ctx, indexes[i*7919%entries])
 		})
@@ -507,6 +516,7 @@ func measureUsage(ctx context.Context, p plan, systems []system, work string) []
 		}
 		m.add("idle, % of one core", s.Name, 100*(cpuOf(c)-cpu).Seconds()/time.Since(began).Seconds())
 		m.add("idle RSS, MiB", s.Name, rssOf(c))
+		heat(ctx, p, s, c)
 		cpu, own := cpuOf(c), ownCPU()
 		r := drive(ctx, 64, 0, p.Run+p.Warm, appender(c, body(1024)))
 		if r.Ops > 0 {

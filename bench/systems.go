@@ -39,8 +39,10 @@ type system struct {
 	// Synced says that an acknowledged append is on the disks of two nodes, not in their page caches only.
 	Synced bool
 	// What the name leaves out: version, settings.
-	Note  string
-	start func(dir string) (cluster, error)
+	Note string
+	// Compiles says that its code becomes fast only while it runs: such a system is put under load before it is measured.
+	Compiles bool
+	start    func(dir string) (cluster, error)
 }
 
 // procs are three processes that are told apart by their arguments only.
@@ -339,7 +341,8 @@ func (c *natsCluster) stream(ctx context.Context) (jetstream.Stream, error) {
 	}
 	if c.nc == nil {
 		nc, err := nats.Connect(strings.Join(c.addrs, ","), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
-			nats.ReconnectJitter(0, 0), nats.DontRandomize(), nats.Timeout(time.Second))
+			nats.ReconnectJitter(0, 0), nats.DontRandomize(), nats.Timeout(time.Second),
+			nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // it would print what calls return anyway
 		if err != nil {
 			return nil, err
 		}
@@ -435,7 +438,7 @@ func (c *natsCluster) Close() {
 // systems are all that can be measured here; the reasons why others cannot are printed by the caller.
 func systems(ctx context.Context, dledger string) (all []system, missing []string) {
 	add := func(name string, synced bool, note string, start func(string) (cluster, error)) {
-		all = append(all, system{name, synced, note, start})
+		all = append(all, system{Name: name, Synced: synced, Note: note, start: start})
 	}
 	add("limit+sync", true, "three processes that only copy, write and fdatasync", func(dir string) (cluster, error) { return startPipe("limit", dir, true) })
 	if dledger != "" {
@@ -459,6 +462,7 @@ func systems(ctx context.Context, dledger string) (all []system, missing []strin
 		add("java "+g.Version(), false, "the original, -Xmx1g", func(dir string) (cluster, error) {
 			return startGroup(dir, harness.Kind{Java: kit}, nil)
 		})
+		all[len(all)-1].Compiles = true
 	}
 	add("nats R3", false, "v2.15.3, default: syncs every 2 min", func(dir string) (cluster, error) { return startNATS(dir, false) })
 	return all, missing

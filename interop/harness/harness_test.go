@@ -1,0 +1,106 @@
+package harness
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"dledger/internal/golden"
+)
+
+// The judge itself is judged by directories that the originals wrote.
+func TestReadLogFindsWhatOriginalsWrote(t *testing.T) {
+	for _, version := range []string{"0.3.1.2", "0.4.0"} {
+		raw, err := golden.Read("store-" + version + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file struct {
+			Steps []struct {
+				Step    string
+				Entries []struct {
+					Magic            int32
+					Pos, Index, Term int64
+					Body             []byte
+				}
+				LedgerEndIndex int64
+				Files          map[string]string
+			}
+		}
+		if err := json.Unmarshal(raw, &file); err != nil {
+			t.Fatal(err)
+		}
+		s := file.Steps[0]
+		root := t.TempDir()
+		for name, text := range s.Files {
+			_, name, ok := strings.Cut(name, "/") // below dledger-n0
+			if !ok || !strings.Contains(name, "/") {
+				continue // currterm, checkpoint
+			}
+			b, err := hex.DecodeString(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(root, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, b, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l, err := ReadLog(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.End() != s.LedgerEndIndex {
+			t.Errorf("%s: got end %d, want %d", version, l.End(), s.LedgerEndIndex)
+		}
+		for _, want := range s.Entries {
+			got, ok := l.At(want.Index)
+			if !ok || got.Magic != want.Magic || got.Term != want.Term || got.At != want.Pos || !bytes.Equal(got.Body, want.Body) {
+				t.Errorf("%s: got entry %+v, want %+v", version, got, want)
+			}
+		}
+		if end, err := EndOf(root); err != nil || end != s.LedgerEndIndex {
+			t.Errorf("%s: got end %d from the index files, %v, want %d", version, end, err, s.LedgerEndIndex)
+		}
+	}
+}
+
+func TestSameNamesTheFirstDifference(t *testing.T) {
+	entry := func(index int64, body string) []byte {
+		b := make([]byte, headerSize, headerSize+len(body))
+		b[3], b[7], b[15], b[47] = 1, byte(headerSize+len(body)), byte(index), byte(len(body))
+		return append(b, body...)
+	}
+	write := func(entries ...[]byte) *Log {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, "data"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		b := append(bytes.Join(entries, nil), make([]byte, 100)...)
+		if err := os.WriteFile(filepath.Join(dir, "data", strings.Repeat("0", 20)), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		l, err := ReadLog(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	a, b := write(entry(0, "x"), entry(1, "y")), write(entry(0, "x"), entry(1, "z"))
+	if err := a.Same(b, 0); err != nil {
+		t.Errorf("equal up to 0: %v", err)
+	}
+	if err := a.Same(b, 1); err == nil || !strings.Contains(err.Error(), "index 1") {
+		t.Errorf("got %v, want a difference at index 1", err)
+	}
+	if err := a.Same(write(entry(0, "x")), 1); err == nil {
+		t.Error("a shorter log passes as equal")
+	}
+}
