@@ -47,8 +47,9 @@ type Initial struct {
 	PrevTerm Term  // of entry First-1; -1 for First 0, UnknownTerm if not known
 	Runs     []Run
 	Commit   Index
-	// Abstain is the index up to which this node once held the log and no longer does (a lost tail), or -1. Until its log reaches
-	// that far again, it neither votes nor campaigns: what it acknowledged may be missing.
+	// Abstain is the index up to which this node once held the log and no longer does (a lost tail), or -1. What it acknowledged may
+	// be missing, so it neither votes nor campaigns until its log reaches that far again, or holds an entry committed in a later
+	// term: that term's leader was elected without this node and so by those who have everything.
 	Abstain Index
 }
 
@@ -85,6 +86,11 @@ type Effect struct {
 
 // Ready is what the caller must do, in this order: make Term and Vote durable if SaveTerm; carry out Effects and hand them to
 // the operating system; send Messages; publish Commit, Role and Leader. Its slices are valid until the next input.
+//
+// A batch of inputs ends with Writes, then Unwritten or DiskFailed if the disk refused something, then TakeReady, then Done. So
+// nothing is sent, and nothing is called committed, before it is written. An effect that finds no space does not end the list:
+// appends behind it are skipped, but a Cut or Reset at or before the first lost entry is still carried out and the appends
+// behind that are tried again; what is lost in the end is reported with one Unwritten.
 //
 // Answers that promise durable entries are held back inside the core until Durable covers them, so that every message in
 // Messages may go as soon as the effects before it are written.
@@ -135,7 +141,7 @@ type Event struct {
 // Core is the consensus state of one member of one group (MemberState, DLedgerLeaderElector and DLedgerEntryPusher in the
 // Java original). It is not safe for concurrent use: one loop owns it.
 //
-//  1. term and vote change only together with SaveTerm in the next Ready (R6);
+//  1. term and vote change only together with SaveTerm in the next Ready (R6), but for a failed disk, on which nothing is voted;
 //  2. commit never falls and never exceeds last (R7);
 //  3. every request given to Step is answered by exactly one message with its Ref (R9).
 type Core struct {
@@ -149,16 +155,23 @@ type Core struct {
 	role   Role
 	leader ID
 	commit Index
+	// published is the commit index of the last Ready. What it covers is written; what commit covers beyond it may be entries of
+	// this batch that the disk has not taken yet.
+	published Index
+	led       ID // who has been heard as leader of the present term, "" = nobody; outlives leader
 	// durable is the last index this node's own sync has covered; in async mode the caller reports it right after the write.
 	durable   Index
 	durableAt Instant // last time durable moved or had nothing to wait for
 	abstain   Index   // see Initial.Abstain; -1 when this node votes
+	lostAt    Term    // the term found at the start, where something was lost
+	lapsed    bool    // every member abstained, so none does any more; said in answers to pre-votes until there is a leader
 	failed    bool    // the disk failed for good: no vote, no campaign, no entry
 
 	// follower
 	heard    Instant       // last sign of life of the leader
 	patience time.Duration // this follower's own timeout, drawn anew each time it starts to follow
 	matched  Index         // entries up to here equal the leader's; noMatch before the first comparison in this leader's term
+	differs  Index         // the entry here is known to differ from the leader's; noDifference if none is
 	held     []heldAnswer  // answers that wait for durable, by index
 
 	// candidate
@@ -183,15 +196,21 @@ type heldAnswer struct {
 	msg   Message
 }
 
-const noMatch Index = -2
+const (
+	noMatch      Index = -2
+	noDifference Index = 1<<63 - 1
+)
+
+// maxHeld bounds the held answers. A leader has a thousand pushes on the way at most; more are duplicates, or no leader's.
+const maxHeld = 1 << 13
 
 // New makes the core of a member that has just started. Its first campaign is in a term above the stored one (R8).
 func New(cfg Config, in Initial, now Instant) *Core {
-	c := &Core{cfg: cfg, quorum: len(cfg.Members)/2 + 1, now: now, term: in.Term, vote: in.Vote, commit: in.Commit, durable: in.Last, durableAt: now,
-		abstain: -1, matched: noMatch,
+	c := &Core{cfg: cfg, quorum: len(cfg.Members)/2 + 1, now: now, term: in.Term, vote: in.Vote, commit: in.Commit, published: in.Commit, durable: in.Last, durableAt: now,
+		abstain: -1, matched: noMatch, differs: noDifference,
 		log: shape{first: in.First, last: in.Last, prevTerm: in.PrevTerm, runs: slices.Clone(in.Runs)}}
 	if in.Abstain > in.Last {
-		c.abstain = in.Abstain
+		c.abstain, c.lostAt = in.Abstain, in.Term
 	}
 	c.check(in)
 	for _, id := range cfg.Members {
@@ -199,7 +218,6 @@ func New(cfg Config, in Initial, now Instant) *Core {
 			c.peers = append(c.peers, &progress{id: id, match: -1})
 		}
 	}
-	c.transfer.clear()
 	c.becomeCandidate()
 	c.campaign.next = now + c.voteInterval()
 	if len(cfg.Members) == 1 {
@@ -231,10 +249,11 @@ func (c *Core) DurableTo() Index { return c.durable }
 func (c *Core) Now() Instant     { return c.now } // of the last input
 
 // Transferring tells whether the leader is handing leadership over and therefore refuses proposals.
-func (c *Core) Transferring() bool { return c.transfer.to != "" }
+func (c *Core) Transferring() bool { return c.role == Leader && c.transfer.to != "" }
 
-// Abstaining tells whether this node lost its tail and neither votes nor campaigns until it has caught up.
-func (c *Core) Abstaining() bool { return c.abstain >= 0 }
+// Abstaining tells whether this node neither votes nor campaigns until it has caught up: it lost its tail, or the term of its last
+// entry is not known, so that it cannot tell which log is older.
+func (c *Core) Abstaining() bool { return c.abstain >= 0 || c.log.lastTerm() == UnknownTerm }
 
 // PeerStatus is the leader's view of one other member.
 type PeerStatus struct {
@@ -258,7 +277,8 @@ func (c *Core) Peers() []PeerStatus {
 	return out
 }
 
-// Step takes in one request or answer from another member, or a client's MsgTransfer.
+// Step takes in one request or answer from another member, or a client's MsgTransfer. Whatever it holds, Step does not panic. An
+// answer must come from the member that the request went to, and while the process that sent the request lives.
 func (c *Core) Step(now Instant, m *Message) {
 	c.now = now
 	if m.Type.IsAnswer() {
@@ -266,7 +286,7 @@ func (c *Core) Step(now Instant, m *Message) {
 		return
 	}
 	if s := c.admit(m); s != StatusOK {
-		c.reply(m, Message{Status: s, Term: c.term, Vote: voteRefusal(s)})
+		c.reply(m, Message{Status: s, Term: c.term, Vote: voteRefusal(s), XTerm: -1, XIndex: -1})
 		return
 	}
 	switch m.Type {
@@ -281,29 +301,67 @@ func (c *Core) Step(now Instant, m *Message) {
 		c.onTransfer(m)
 	default:
 		c.onPush(m)
+		c.tickTaking() // a transferee may have what it waits for
 	}
 }
 
-// admit makes the checks that come before all others: is the sender a member, and not this node under its own name
-// (sections 5.4 and 5.5 of the protocol page, first two rules).
+// admit makes the checks that come before all others: is this a request, is the sender a member, and not this node under its own
+// name (sections 5.4 and 5.5 of the protocol page, first two rules).
 func (c *Core) admit(m *Message) Status {
-	if m.Type == MsgTransfer {
+	switch {
+	case !m.sane():
+		return StatusUnexpectedArgument
+	case m.Type == MsgTransfer:
 		return StatusOK // has its own, in its own order
-	}
-	if !slices.Contains(c.cfg.Members, m.Leader) {
+	case !slices.Contains(c.cfg.Members, m.Leader):
 		return StatusUnknownMember
-	}
-	if m.Leader == c.cfg.ID {
+	case m.Leader == c.cfg.ID:
 		return StatusUnexpectedMember
 	}
 	return StatusOK
 }
 
+// No member's term or index comes near these; they keep sums from overflowing, whatever a peer sends.
+const (
+	maxTerm  Term  = 1 << 60
+	maxIndex Index = 1 << 60
+)
+
+// sane tells whether a request is of a known type and its numbers are such as a member may send.
+func (m *Message) sane() bool {
+	ok := m.Type >= MsgPreVote && m.Type <= MsgTransfer && m.Term <= maxTerm && m.Index >= -1 && m.Index <= maxIndex && m.LogTerm >= UnknownTerm
+	switch m.Type {
+	case MsgAppend:
+		return ok && m.sound()
+	case MsgReset:
+		return ok && m.LogTerm <= m.Term && (m.Index >= 0) == (m.LogTerm != -1)
+	case MsgTruncate:
+		return ok && m.LogTerm <= m.Term
+	}
+	return ok
+}
+
+// sound tells whether Runs of a MsgAppend cover First..Last as Run demands, with terms that its leader can have.
+func (m *Message) sound() bool {
+	if m.First < 0 || m.First > m.Last || m.Last > maxIndex || m.Index != m.First-1 || len(m.Runs) == 0 || m.Runs[0].First != m.First {
+		return false
+	}
+	for k, r := range m.Runs {
+		if r.Term < 0 || r.Term > m.Term || r.First > m.Last || k > 0 && (r.First <= m.Runs[k-1].First || r.Term <= m.Runs[k-1].Term) {
+			return false
+		}
+	}
+	return m.LogTerm <= m.Runs[0].Term
+}
+
 func voteRefusal(s Status) VoteResult {
-	if s == StatusUnexpectedMember {
+	switch s {
+	case StatusUnknownMember:
+		return VoteUnknownLeader
+	case StatusUnexpectedMember:
 		return VoteUnexpectedLeader
 	}
-	return VoteUnknownLeader
+	return VoteUnknown
 }
 
 func (c *Core) answer(m *Message) {
@@ -331,6 +389,9 @@ func (c *Core) Tick(now Instant) {
 		c.tickCandidate()
 	}
 	c.tickTaking()
+	if c.transfer.to != "" && now >= c.transfer.until {
+		c.endTransfer(StatusTakeLeadershipFailed, c.term)
+	}
 }
 
 // Deadline is the instant of the next thing that happens by itself.
@@ -349,17 +410,20 @@ func (c *Core) Deadline() Instant {
 	if c.taking.ref != 0 {
 		d = min(d, c.taking.until)
 	}
+	if c.transfer.to != "" {
+		d = min(d, c.transfer.until)
+	}
 	return d
 }
 
 // Propose takes n new entries into the log if this node may accept them, and gives the index of the first. The caller stores
-// them when the EffectPropose that follows comes up. Refusals: StatusNotLeader, StatusTransferring, StatusPendingFull, StatusDiskError.
+// the EffectPropose that follows comes up. Refusals: StatusNotLeader, StatusTransferring, StatusPendingFull, StatusUnexpectedArgument.
 func (c *Core) Propose(n int) (first Index, s Status) {
 	switch {
+	case n <= 0:
+		return -1, StatusUnexpectedArgument
 	case c.role != Leader:
 		return -1, StatusNotLeader
-	case c.failed:
-		return -1, StatusDiskError
 	case c.transfer.to != "":
 		return -1, StatusTransferring
 	case c.log.last-max(c.commit, c.termFirst-1) >= c.cfg.MaxPending:
@@ -380,7 +444,8 @@ func (c *Core) own(k EffectKind, n int) Index {
 }
 
 // Durable tells that this node's entries up to i, the last of them of term t, are on its own disk. A report about an entry
-// that has since been cut is recognised by its term and ignored (R3).
+// that has since been cut is recognised by its term and ignored (R3); but one whose sync began before a cut must not be given for
+// an entry of the same index and term that was stored again after it.
 func (c *Core) Durable(i Index, t Term) {
 	if i <= c.durable || !c.log.matches(i, t) {
 		return
@@ -402,50 +467,67 @@ func (c *Core) release() {
 	c.held = slices.Delete(c.held, 0, k)
 }
 
-// dropHeld answers what waits for entries beyond i with a refusal: they are cut, or the leader that waits is deposed.
+// dropHeld answers what waits for entries beyond i with a refusal: they are cut, or the leader that waits is deposed. A cut comes
+// first, so that the answer tells where the log ends now.
 func (c *Core) dropHeld(i Index) {
 	k := 0
 	for k < len(c.held) && c.held[k].index <= i {
 		k++
 	}
 	for _, h := range c.held[k:] {
-		h.msg.Status, h.msg.End = StatusInconsistentState, min(h.msg.End, i)
+		h.msg.Status, h.msg.End = StatusInconsistentState, c.log.last
 		c.send(h.msg)
 	}
+	clear(c.held[k:])
 	c.held = c.held[:k]
 }
 
-// Unwritten tells that the entries from i on could not be stored for lack of space. They are taken back out of the log as if
-// they had never been accepted: no other node has seen them, since nothing is sent before it is written.
+// Unwritten tells, between Writes and TakeReady, that the entries from i on could not be stored for lack of space. They are taken
+// back out of the log as if they had never been accepted: no other node has seen them, since nothing is sent before it is written.
 func (c *Core) Unwritten(i Index) {
 	if i > c.log.last {
 		return
 	}
-	if i <= c.durable || i <= c.commit {
-		panic(fmt.Sprintf("raft: R7: entry %d is called unwritten, durable is %d and commit %d", i, c.durable, c.commit))
+	if i <= c.durable || i <= c.published {
+		panic(fmt.Sprintf("raft: R7: entry %d is called unwritten, durable is %d and commit %d", i, c.durable, c.published))
+	}
+	c.log.cut(i - 1)
+	c.commit = min(c.commit, i-1)
+	c.matched, c.differs = min(c.matched, i-1), noDifference
+	for _, p := range c.peers {
+		p.next, p.cmp = min(p.next, i), min(p.cmp, i-1)
+	}
+	for k := range c.ready.Messages { // what this batch has said of them already
+		m := &c.ready.Messages[k]
+		switch {
+		case m.Type.IsAnswer():
+			m.End = min(m.End, i-1)
+		case m.Index >= i && m.Type != MsgHeartbeat:
+			m.Index, m.LogTerm = i-1, c.log.lastTerm()
+		}
 	}
 	c.dropHeld(i - 1)
-	c.log.cut(i - 1)
-	c.matched = min(c.matched, i-1)
-	for _, p := range c.peers {
-		p.next = min(p.next, i)
-	}
 }
 
 // Expired tells that retention deleted the entries before first.
 func (c *Core) Expired(first Index) { c.log.expire(first) }
 
 // DiskFailed tells that a write or a sync failed for good. A leader gives its leadership away; the node neither votes nor
-// campaigns nor stores anything until it is started again.
+// campaigns nor stores anything until it is started again. Messages of the same batch that speak of what was not written are the
+// caller's to hold back.
 func (c *Core) DiskFailed(now Instant) {
 	if c.now = now; c.failed {
 		return
 	}
 	c.failed = true
 	c.dropHeld(c.durable)
-	if c.role == Leader {
+	switch c.role {
+	case Leader:
 		c.giveAway()
+	case Candidate:
+		c.campaign.phase = idle
 	}
+	c.settleTaking()
 }
 
 // Connected tells that the connection to a peer was made anew (or broke): what was in flight may be lost. ours tells whether the
@@ -455,7 +537,7 @@ func (c *Core) Connected(id ID, ours bool) {
 		if p.id != id {
 			continue
 		}
-		p.ours = ours
+		p.ours, p.refusals = ours, 0
 		if c.role == Leader {
 			p.restart(c.log.last)
 		}
@@ -483,6 +565,7 @@ func (c *Core) TakeReady(now Instant) *Ready {
 			c.replicate(p)
 		}
 	}
+	c.published = c.commit
 	r := &c.ready
 	r.Term, r.Vote, r.Commit, r.Role, r.Leader = c.term, c.vote, c.commit, c.role, c.leader
 	return r
@@ -521,15 +604,18 @@ func (c *Core) setCommit(i Index) {
 	c.commit = max(c.commit, min(i, c.log.last))
 }
 
-// setTerm enters term t with vote v; it is durable before any message of the same Ready leaves (R6).
+// setTerm enters term t with vote v; it is durable before any message of the same Ready leaves (R6). On a failed disk the term is
+// only remembered: no vote is given there, and a term without a vote may be entered again after the next start.
 func (c *Core) setTerm(t Term, v ID) {
 	if t < c.term {
 		panic(fmt.Sprintf("raft: R1: term falls from %d to %d", c.term, t))
 	}
-	c.term, c.vote, c.ready.SaveTerm = t, v, true
+	if t > c.term {
+		c.led = ""
+	}
+	c.term, c.vote = t, v
+	c.ready.SaveTerm = c.ready.SaveTerm || !c.failed
 }
-
-func (c *Core) member(id ID) bool { return slices.Contains(c.cfg.Members, id) }
 
 func (c *Core) progress(id ID) *progress {
 	for _, p := range c.peers {

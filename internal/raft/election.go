@@ -64,7 +64,7 @@ func (c *Core) voteInterval() Instant {
 // becomeCandidate leaves whatever role this node has, in its present term.
 func (c *Core) becomeCandidate() {
 	was := c.role
-	c.role, c.leader, c.matched = Candidate, "", noMatch
+	c.role, c.leader, c.matched, c.differs = Candidate, "", noMatch, noDifference
 	c.dropHeld(-1)
 	if was == Leader {
 		c.stopLeading()
@@ -76,13 +76,21 @@ func (c *Core) becomeCandidate() {
 // becomeFollower follows the leader of term t, which is at least the own term.
 func (c *Core) becomeFollower(t Term, leader ID) {
 	was := c.role
-	c.role, c.leader, c.matched = Follower, leader, noMatch
+	c.role, c.leader, c.matched, c.differs = Follower, leader, noMatch, noDifference
 	c.dropHeld(-1)
 	if was == Leader {
 		c.stopLeading()
 	}
 	if t > c.term {
 		c.setTerm(t, "")
+	}
+	c.led, c.lapsed = leader, false
+	switch c.transfer.to {
+	case "":
+	case leader:
+		c.endTransfer(StatusOK, t)
+	default:
+		c.endTransfer(StatusTakeLeadershipFailed, t)
 	}
 	c.campaign.phase = idle
 	c.heard = c.now
@@ -93,7 +101,7 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 // learn enters a higher term seen in a message, whoever wins it. It is done also where the message itself is refused, so that
 // no member stays outside the group with a term that the others never reach.
 func (c *Core) learn(t Term, from ID) {
-	if t <= c.term {
+	if t <= c.term || t > maxTerm {
 		return
 	}
 	c.setTerm(t, "")
@@ -159,8 +167,8 @@ func (c *Core) askVote(id ID) {
 }
 
 func (c *Core) onVoteAnswer(m *Message) {
-	// A refusal may carry a higher term; an acceptance of a pre-vote names the term that was proposed.
-	if m.Vote != VoteAccept {
+	// A refusal may carry a higher term. An acceptance of a pre-vote names the term that was proposed, an error that of the request.
+	if m.Vote != VoteAccept && m.Vote != VoteUnknown {
 		c.learn(m.Term, m.From)
 	}
 	k := &c.campaign
@@ -191,16 +199,14 @@ func (c *Core) tally() {
 			notReady++
 		case unanswered:
 			open++
-		case VoteUnknown:
-			if k.status[i] == StatusNotReady {
-				abstained++
-			}
+		}
+		if k.status[i] == StatusNotReady {
+			abstained++
 		}
 	}
 	if c.Abstaining() {
-		// If everybody lost its tail, waiting for one that did not would last for ever.
-		if len(c.peers) == abstained {
-			c.abstain = -1
+		if len(c.peers) == abstained && c.abstain >= 0 {
+			c.abstain, c.lapsed = -1, true // everybody lost its tail: nobody can say that something is missing
 		}
 		if open == 0 {
 			c.conclude()
@@ -248,7 +254,11 @@ func (c *Core) conclude() {
 }
 
 // castVote answers a VOTE request by the rules of section 5.4, in their order. Rule 8 differs: a higher term is entered at once
-// and voted in, where the original only enters it and answers TERM_NOT_READY; its candidates understand both.
+// and voted in, where the original only enters it and answers TERM_NOT_READY; its candidates understand both. With that, rules 9
+// and 10 have no case left here: no term is below that of the own last entry, and who takes leadership over has voted for itself.
+//
+// A candidate that has led this very term is refused too: it was restarted, may have lost entries, and would write others with the
+// same index and term (fault 6). ALREADY_VOTED sends it to the next term.
 func (c *Core) castVote(m *Message) (VoteResult, Term) {
 	c.learn(m.Term, m.From)
 	last, lastTerm := c.log.last, c.log.lastTerm()
@@ -263,14 +273,12 @@ func (c *Core) castVote(m *Message) (VoteResult, Term) {
 		return VoteExpiredTerm, c.term
 	case c.leader != "" && c.leader != m.Leader:
 		return VoteAlreadyHasLeader, c.term
-	case c.vote != "" && c.vote != m.Leader:
+	case c.vote != "" && c.vote != m.Leader, c.led == m.Leader:
 		return VoteAlreadyVoted, c.term
-	case m.Term < lastTerm:
-		return VoteTermSmallThanLedger, lastTerm
-	case c.takingLeadership() && m.LogTerm == lastTerm && last >= m.Index:
-		return VoteTakingLeadership, c.term
 	}
-	c.setTerm(c.term, m.Leader)
+	if c.vote == "" {
+		c.setTerm(c.term, m.Leader)
+	}
 	if c.role == Candidate {
 		// Leave the one voted for the time to show itself.
 		c.campaign.phase, c.campaign.next = idle, c.now+Instant(c.cfg.Heartbeat)+c.voteInterval()
@@ -282,9 +290,14 @@ func (c *Core) castVote(m *Message) (VoteResult, Term) {
 func (c *Core) preVote(m *Message) Message {
 	a := Message{Term: c.term}
 	last, lastTerm := c.log.last, c.log.lastTerm()
+	if c.abstain >= 0 || c.lapsed {
+		a.Status = StatusNotReady
+	}
 	switch {
-	case c.failed || c.Abstaining():
-		a.Vote, a.Status = VoteUnknown, StatusNotReady
+	case c.failed:
+		a.Vote, a.Status = VoteUnknown, StatusDiskError
+	case c.Abstaining():
+		a.Vote = VoteUnknown
 	case m.LogTerm < lastTerm:
 		a.Vote = VoteExpiredLedgerTerm
 	case m.LogTerm == lastTerm && m.Index < last:

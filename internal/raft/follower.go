@@ -25,11 +25,16 @@ func (c *Core) onPush(m *Message) {
 		c.onReset(m)
 	case m.Type == MsgAppend:
 		c.onAppend(m)
-	case m.Type == MsgCommit:
+	case c.matched == noMatch: // a MsgCommit, and a leader that does not know that this log has to be compared
+		c.refuse(m, StatusInconsistentState)
+	default:
 		c.commitTo(m)
-		c.reply(m, Message{Term: c.term})
+		c.reply(m, Message{Term: c.term, XTerm: -1, XIndex: -1})
 	}
 }
+
+// same is the index up to which this log is known to equal the log of the present term's leader, which holds all that is committed.
+func (c *Core) same() Index { return max(c.commit, c.matched) }
 
 // refuse answers a push. To Java leaders every refusal that concerns the log is INCONSISTENT_STATE, the one code that makes
 // them compare again; the term of the answer tells ours the rest.
@@ -51,6 +56,10 @@ func (c *Core) grant(m *Message, i Index) {
 		c.send(a)
 		return
 	}
+	if len(c.held) >= maxHeld {
+		c.refuse(m, StatusPendingFull)
+		return
+	}
 	at := len(c.held)
 	for at > 0 && c.held[at-1].index > i {
 		at--
@@ -62,30 +71,72 @@ func (c *Core) grant(m *Message, i Index) {
 func (c *Core) commitTo(m *Message) {
 	if c.matched != noMatch {
 		c.setCommit(min(m.Commit, c.matched))
+		c.caughtUp()
 	}
 }
 
 // onCompare tells whether this log holds the leader's entry (Index, LogTerm).
 //
-// Below the commit index it does not compare but names the commit index, in every dialect where the answer can carry that: a
-// Java 0.4 leader that starts its search too early (faults 1, 2 and 17) then truncates nothing that is committed. A 0.3 answer
-// tells only equal or not; there the TRUNCATE that would follow is refused.
+// Where this log is known to equal the leader's it does not compare but names the end of that part, in every dialect whose answer
+// can carry it: so no leader truncates what is committed or was acknowledged to it (faults 1, 2 and 17, and a comparison that
+// pushes of the same leader overtake). A 0.3 answer tells only equal or not; there the TRUNCATE that would follow is refused.
 func (c *Core) onCompare(m *Message) {
 	switch {
-	case m.Index < c.commit && c.cfg.Compat != Compat03:
-		c.compareAt(m, c.commit, -1, -1)
+	case m.Index < c.same() && c.cfg.Compat != Compat03:
+		c.compareAt(m, c.same(), -1, -1)
 	case m.Index > c.log.last:
 		c.compareAt(m, c.log.last, -1, -1)
-	case c.log.matches(m.Index, m.LogTerm):
+	case c.holds(m.Index, m.LogTerm):
 		c.matched = max(c.matched, m.Index)
 		c.commitTo(m)
+		if at := c.above(m); at > m.Index {
+			c.compareAt(m, at, -1, -1)
+			return
+		}
 		c.grant(m, m.Index)
 	case m.Index < c.log.first:
 		c.compareAt(m, c.log.last, -1, -1)
 	default:
+		if m.Index <= c.commit {
+			c.event(Event{Kind: EventConflict, Peer: m.Leader, Index: m.Index})
+		}
+		c.differs = min(c.differs, m.Index)
+		if same := c.same(); c.steers(m) {
+			c.compareAt(m, same+(c.differs-same)/2, -1, -1)
+			return
+		}
 		t, _ := c.log.term(m.Index)
 		c.compareAt(m, c.log.last, t, max(c.log.runFirst(m.Index), c.commit+1))
 	}
+}
+
+// holds tells whether entry i of term t is here. The term of the entry before the log may not be known; that entry is committed, so
+// the leader's word for it is taken.
+func (c *Core) holds(i Index, t Term) bool {
+	if i == c.log.first-1 && c.log.prevTerm == UnknownTerm && t >= 0 && (len(c.log.runs) == 0 || t <= c.log.runs[0].Term) {
+		c.log.prevTerm = t
+	}
+	return c.log.matches(i, t)
+}
+
+// steers tells whether this node leads the leader's search for the point where the logs part. A Java 0.4 leader goes to the first
+// entry of the follower's conflicting term, or, on its first leadership, begins with an empty log, and then truncates entries that
+// both hold and that may be committed (faults 1 and 2). But it compares wherever an answer without xTerm sends it, so the range
+// between what is the same and what differs is halved from here until nothing that matches is cut.
+func (c *Core) steers(m *Message) bool {
+	p := c.progress(m.Leader)
+	return c.cfg.Compat == Compat04 && p != nil && !p.ours
+}
+
+// above gives an entry behind the matching m.Index that a steered leader has and should compare first; m.Index if there is none.
+func (c *Core) above(m *Message) Index {
+	switch {
+	case !c.steers(m):
+		return m.Index
+	case c.differs == noDifference:
+		return min(m.Commit, c.log.last) // a leader has what it calls committed
+	}
+	return m.Index + (c.differs-m.Index)/2
 }
 
 // onTruncate makes Index the last entry. In dialect 0.3 the request carries that entry, which is written if it is missing: so a
@@ -96,12 +147,14 @@ func (c *Core) onTruncate(m *Message) {
 	case c.cfg.Compat == Compat03 && len(m.Payload) > 0 && !c.log.matches(keep, m.LogTerm):
 		c.onRestart(m)
 		return
-	case keep < c.commit:
-		c.event(Event{Kind: EventConflict, Peer: m.Leader, Index: keep + 1})
-		c.compareAt(m, c.commit, -1, -1)
+	case keep < c.same():
+		if keep < c.commit {
+			c.event(Event{Kind: EventConflict, Peer: m.Leader, Index: keep + 1})
+		}
+		c.compareAt(m, c.same(), -1, -1)
 		return
 	case c.cfg.Compat == Compat03 && c.log.matches(keep, m.LogTerm):
-		c.matched = max(c.matched, keep)
+		c.matched = keep
 	case keep > c.matched:
 		c.compareAt(m, c.log.last, -1, -1) // not compared in this leader's term
 		return
@@ -116,55 +169,43 @@ func (c *Core) cut(keep Index) {
 	if keep >= c.log.last {
 		return
 	}
-	c.dropHeld(keep)
 	c.log.cut(keep)
+	c.dropHeld(keep)
 	c.durable = min(c.durable, keep)
-	c.matched = min(c.matched, keep)
+	c.differs = noDifference
 	c.ready.Effects = append(c.ready.Effects, Effect{Kind: EffectCut, Last: keep, First: keep + 1})
 	c.event(Event{Kind: EventCut, Index: keep})
 }
 
 // onRestart starts the log at an entry of a 0.3 leader that this log lacks: the first that the leader still has.
 func (c *Core) onRestart(m *Message) {
-	i := m.Index
-	if i <= c.commit {
+	i, same := m.Index, c.same()
+	prev, _ := c.log.term(same)
+	switch {
+	case i < 0 || m.LogTerm < 0 || i-1 == same && m.LogTerm < prev:
+		c.refuse(m, StatusUnexpectedArgument)
+		return
+	case i <= same:
 		c.event(Event{Kind: EventConflict, Peer: m.Leader, Index: i})
 		c.refuse(m, StatusInconsistentState)
 		return
+	case i-1 == same:
+		c.cut(same)
+	default:
+		c.restartBehind(i-1, UnknownTerm, -1)
 	}
-	prev := UnknownTerm
-	switch {
-	case i == 0:
-		prev = -1
-	case i-1 <= c.log.last && (i-1 == c.commit || i-1 <= c.matched):
-		c.cut(i - 1) // what is committed or compared equals the leader's
-		c.store(m)
-		return
-	}
-	if i == 0 && c.log.first == 0 {
-		c.cut(-1)
-		c.store(m)
-		return
-	}
-	c.restartBehind(i-1, prev, -1)
-	c.store(m)
-}
-
-// store appends the one entry that a 0.3 TRUNCATE carries.
-func (c *Core) store(m *Message) {
-	c.log.extend(m.Index, m.LogTerm)
-	c.ready.Effects = append(c.ready.Effects, Effect{Kind: EffectAppend, First: m.Index, Last: m.Index, Payload: m.Payload})
-	c.matched = m.Index
-	c.caughtUp()
+	c.log.extend(i, m.LogTerm)
+	c.ready.Effects = append(c.ready.Effects, Effect{Kind: EffectAppend, First: i, Last: i, Payload: m.Payload})
+	c.matched = i
 	c.commitTo(m)
-	c.grant(m, m.Index)
+	c.grant(m, i)
 }
 
 // restartBehind drops the whole log; entries up to i were deleted at the leader, so they are committed.
 func (c *Core) restartBehind(i Index, t Term, pos int64) {
-	c.dropHeld(-1)
 	c.log.reset(i, t)
-	c.durable, c.matched = i, i
+	c.dropHeld(-1)
+	c.durable, c.matched, c.differs = i, i, noDifference
 	c.commit = max(c.commit, i)
 	c.ready.Effects = append(c.ready.Effects, Effect{Kind: EffectReset, First: i + 1, Last: i, Term: t, Pos: pos})
 	c.event(Event{Kind: EventReset, Index: i})
@@ -173,12 +214,9 @@ func (c *Core) restartBehind(i Index, t Term, pos int64) {
 // onReset starts the log behind entry (Index, LogTerm), the last that the leader has deleted.
 func (c *Core) onReset(m *Message) {
 	switch {
-	case c.log.matches(m.Index, m.LogTerm):
-		c.matched = max(c.matched, m.Index) // nothing is missing
-	case m.Index < c.commit:
-		c.event(Event{Kind: EventConflict, Peer: m.Leader, Index: m.Index})
-		c.compareAt(m, c.commit, -1, -1)
-		return
+	case m.Index <= c.same(): // nothing is missing
+	case c.holds(m.Index, m.LogTerm):
+		c.matched = m.Index
 	default:
 		c.restartBehind(m.Index, m.LogTerm, m.Pos)
 	}
@@ -197,12 +235,16 @@ func (c *Core) onAppend(m *Message) {
 		c.refuse(m, StatusInconsistentState)
 		return
 	}
+	if t, ok := c.log.term(m.First - 1); ok && m.Runs[0].Term < t {
+		c.refuse(m, StatusUnexpectedArgument)
+		return
+	}
 	have := min(m.Last, c.log.last)
 	if d := c.firstDifference(m, have); d >= 0 {
 		if d <= c.commit {
 			c.event(Event{Kind: EventConflict, Peer: m.Leader, Index: d})
 		}
-		c.matched = max(c.matched, d-1)
+		c.matched, c.differs = max(c.matched, d-1), d
 		c.refuse(m, StatusInconsistentState)
 		return
 	}
@@ -217,7 +259,6 @@ func (c *Core) onAppend(m *Message) {
 			}
 		}
 		c.ready.Effects = append(c.ready.Effects, Effect{Kind: EffectAppend, First: have + 1, Last: m.Last, Payload: m.Payload})
-		c.caughtUp()
 	}
 	c.matched = max(c.matched, m.Last)
 	c.commitTo(m)
@@ -245,9 +286,12 @@ func (c *Core) firstDifference(m *Message, hi Index) Index {
 	return -1
 }
 
-// caughtUp ends the abstention of a node that holds again what it had lost.
+// caughtUp ends the abstention of a node that holds again what it had lost (see Initial.Abstain).
 func (c *Core) caughtUp() {
-	if c.abstain >= 0 && c.log.last >= c.abstain {
+	if c.abstain < 0 {
+		return
+	}
+	if t, ok := c.log.term(c.commit); c.log.last >= c.abstain || ok && t > c.lostAt {
 		c.abstain = -1
 	}
 }

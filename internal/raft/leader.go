@@ -19,8 +19,9 @@ type progress struct {
 	// between equal (known to be equal; -1: none is) and differs (known to differ; -1: none is).
 	cmp            Index
 	equal, differs Index
-	doubt          int  // answers that looked like the original's internal error, in a row
-	refused        bool // the last append was refused; cleared by one that was not
+	doubt          bool // the end of the follower's log is being proven, by a comparison behind it
+	steps          int  // comparisons since the last restart
+	refusals       int  // refusals in a row since an append was taken
 	inflight       []request
 	waiting        bool
 	sentAt         Instant
@@ -53,7 +54,7 @@ func (s peerState) String() string {
 
 // restart forgets what was under way; the next request compares at last.
 func (p *progress) restart(last Index) {
-	p.state, p.cmp, p.waiting, p.retryAt, p.doubt = comparing, last, false, 0, 0
+	p.state, p.cmp, p.waiting, p.retryAt, p.doubt, p.steps = comparing, last, false, 0, false, 0
 	p.equal, p.differs = -1, -1
 	p.inflight = p.inflight[:0]
 }
@@ -74,39 +75,63 @@ type read struct {
 // idleResend is how long a follower may go without a push: then the commit index is sent once more, as the last one may be lost.
 const idleResend = Instant(time.Second)
 
-// retryPause keeps a follower that refuses again and again from being asked without end.
-const retryPause = Instant(50 * time.Millisecond)
+// A follower that refuses again and again is asked less and less often; so is one that makes a comparison go on and on.
+const (
+	retryPauseMin = Instant(50 * time.Millisecond)
+	retryPauseMax = Instant(time.Second)
+	manySteps     = 100
+)
 
-// preferredEvery is how often a leader that is not preferred looks for one that is (section 5.8).
-const preferredEvery = Instant(time.Second)
+// startOver compares from the last entry on, after a pause if this was refused before.
+func (c *Core) startOver(p *progress, pause bool) {
+	p.restart(c.log.last)
+	if pause || p.refusals > 0 {
+		p.retryAt = c.now + min(retryPauseMin<<min(p.refusals, 8), retryPauseMax)
+	}
+	p.refusals++
+}
+
+// preferredEvery is how often a leader that is not preferred looks for one that is (section 5.8), preferredPause how long it waits
+// after one could not take over.
+const (
+	preferredEvery = Instant(time.Second)
+	preferredPause = 10 * preferredEvery
+)
 
 func (c *Core) becomeLeader() {
-	c.role, c.leader = Leader, c.cfg.ID
+	c.role, c.leader, c.led, c.lapsed = Leader, c.cfg.ID, c.cfg.ID, false
 	c.campaign.phase = idle
+	if c.transfer.to != "" {
+		c.endTransfer(StatusTakeLeadershipFailed, c.term) // one of an earlier leadership
+	}
 	c.termFirst = c.log.last + 1
 	c.durableAt = c.now
 	for _, p := range c.peers {
 		p.restart(c.log.last)
-		p.match, p.next, p.round, p.heard, p.commit, p.pushedAt, p.told = -1, c.log.last+1, 0, c.now, -1, 0, false
+		p.match, p.next, p.round, p.heard, p.commit, p.pushedAt, p.told, p.refusals = -1, c.log.last+1, 0, c.now, -1, 0, false, 0
 	}
 	c.preferred = c.now + preferredEvery
 	c.settleTaking()
 	c.startBeat()
 	c.event(Event{Kind: EventRole})
-	if c.commit < c.log.last && c.cfg.Compat != Compat03 {
-		// Entries of earlier terms are committed only together with one of this term.
-		c.own(EffectNoop, 1)
-	}
+	c.inherit()
 	c.advance()
 }
 
-// stopLeading answers everybody who waits for this leader.
+// inherit begins the term with a no-op where entries of earlier terms wait, for they are committed only together with one of this
+// term. It is tried again with each heartbeat while the disk has no room.
+func (c *Core) inherit() {
+	if c.commit < c.log.last && c.log.last < c.termFirst && c.cfg.Compat != Compat03 {
+		c.own(EffectNoop, 1)
+	}
+}
+
+// stopLeading refuses the reads that wait for this leader.
 func (c *Core) stopLeading() {
 	for _, r := range c.reads {
 		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: r.ref})
 	}
 	c.reads = c.reads[:0]
-	c.endTransfer(StatusNotLeader)
 	for _, p := range c.peers {
 		p.inflight = p.inflight[:0]
 	}
@@ -115,6 +140,7 @@ func (c *Core) stopLeading() {
 func (c *Core) tickLeader() {
 	if c.now >= c.beat.due {
 		c.startBeat()
+		c.inherit()
 	}
 	switch {
 	case c.now >= c.contact()+Instant(c.baseTimeout()):
@@ -124,9 +150,6 @@ func (c *Core) tickLeader() {
 		c.event(Event{Kind: EventStalled})
 		c.giveAway()
 		return
-	}
-	if t := &c.transfer; t.to != "" && c.now >= t.until {
-		c.endTransfer(StatusTakeLeadershipFailed)
 	}
 	if len(c.cfg.Preferred) > 0 && c.now >= c.preferred {
 		c.preferred = c.now + preferredEvery
@@ -138,9 +161,6 @@ func (c *Core) leaderDeadline() Instant {
 	d := min(c.beat.due, c.contact()+Instant(c.baseTimeout()))
 	if c.durable < c.log.last && len(c.peers) > 0 {
 		d = min(d, c.durableAt+c.stallLimit())
-	}
-	if c.transfer.to != "" {
-		d = min(d, c.transfer.until)
 	}
 	if len(c.cfg.Preferred) > 0 {
 		d = min(d, c.preferred)
@@ -196,27 +216,34 @@ func (c *Core) startBeat() {
 }
 
 func (c *Core) onHeartbeatAnswer(m *Message) {
+	p := c.progress(m.From)
+	if p == nil {
+		return
+	}
 	if m.Status == StatusExpiredTerm || m.Status == StatusTermNotReady {
 		c.learn(m.Term, m.From)
 	}
-	p := c.progress(m.From)
-	if c.role != Leader || p == nil {
+	if c.role != Leader {
 		return
 	}
 	p.heard = c.now
-	switch m.Status {
-	case StatusOK:
-		p.round = max(p.round, m.Index)
+	switch {
+	case m.Status == StatusOK:
+		p.round = max(p.round, min(m.Index, c.beat.round))
 		c.settleReads()
-	case StatusInconsistentLeader:
+	case m.Status == StatusInconsistentLeader && m.Term == c.term:
 		c.becomeCandidate() // two leaders in one term: neither may stay (section 5.6)
 	}
 }
 
+// maxReads bounds the confirmations that wait for a majority.
+const maxReads = 1 << 16
+
 // ReadIndex asks for a confirmation that this node still leads, and for the index up to which a read sees every append that
-// was acknowledged before. The outcome comes as a Confirm with ref: by a heartbeat round that starts after the request.
+// was acknowledged before. The outcome comes as a Confirm with ref: by a heartbeat round that starts after the request, or without
+// OK when this node does not lead (any more) or too many wait.
 func (c *Core) ReadIndex(ref uint64) {
-	if c.role != Leader {
+	if c.role != Leader || len(c.reads) >= maxReads {
 		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: ref})
 		return
 	}
@@ -288,10 +315,10 @@ func (c *Core) replicate(p *progress) {
 		c.probe(p)
 		return
 	}
-	for p.next <= c.log.last && c.room(p) {
+	for p.state == appending && p.next <= c.log.last && c.room(p) {
 		c.sendAppend(p)
 	}
-	if len(p.inflight) == 0 && (p.commit < c.commit && c.now >= p.pushedAt+Instant(c.cfg.CommitIdle) || c.now >= p.pushedAt+idleResend) {
+	if p.state == appending && len(p.inflight) == 0 && (p.commit < c.commit && c.now >= p.pushedAt+Instant(c.cfg.CommitIdle) || c.now >= p.pushedAt+idleResend) {
 		c.push(p, Message{Type: MsgCommit})
 	}
 }
@@ -324,55 +351,59 @@ func (c *Core) sendAppend(p *progress) {
 
 // probe sends the one request of a state that is not appending.
 func (c *Core) probe(p *progress) {
-	m := Message{Index: p.cmp}
-	switch p.state {
-	case comparing:
-		if c.cfg.Compat == Compat03 && p.cmp < c.log.first {
-			if c.log.last < c.log.first {
-				return // its COMPARE carries an entry, and there is none
-			}
-			p.cmp = c.log.last
-			m.Index = p.cmp
-		}
-		t, ok := c.log.term(p.cmp)
-		if !ok {
-			c.startReset(p)
-			return
-		}
-		m.Type, m.LogTerm = MsgCompare, t
-	case truncating:
-		m.Type = MsgTruncate
-		m.LogTerm, _ = c.log.term(p.cmp)
-	case resetting:
-		m.Type, m.Index, m.LogTerm, m.First = MsgReset, c.log.first-1, c.log.prevTerm, c.log.first
-		if c.cfg.Compat == Compat03 { // a 0.3 node is reset by a TRUNCATE to an entry it lacks (section 6.3)
-			m.Type, m.Index = MsgTruncate, c.log.first
-			m.LogTerm, _ = c.log.term(c.log.first)
-		}
-		p.cmp = m.Index
+	if c.log.first > c.log.last && c.cfg.Compat == Compat03 {
+		return // its requests carry an entry, and there is none
 	}
-	if m.Type != MsgReset {
-		m.First, m.Last = m.Index, m.Index
+	if p.state == comparing {
+		if c.cfg.Compat == Compat03 && p.cmp < c.log.first {
+			p.cmp = c.log.last
+		}
+		if _, ok := c.log.term(p.cmp); !ok {
+			c.startReset(p, c.log.first)
+		}
+	}
+	m := Message{Index: p.cmp}
+	switch {
+	case c.now < p.retryAt:
+		return
+	case p.state == comparing:
+		m.Type = MsgCompare
+	case p.state == truncating:
+		m.Type = MsgTruncate
+	case c.cfg.Compat == Compat03: // a 0.3 node is reset by a TRUNCATE to an entry it lacks (section 6.3)
+		p.cmp = max(p.cmp, c.log.first)
+		m.Type, m.Index = MsgTruncate, p.cmp
+	case c.log.first > c.log.last:
+		return // nothing to send yet
+	default:
+		p.cmp = c.log.first - 1
+		m.Type, m.Index = MsgReset, p.cmp
+	}
+	m.LogTerm, _ = c.log.term(m.Index)
+	m.First, m.Last = m.Index, m.Index
+	if m.Type == MsgReset {
+		m.First, m.Last = c.log.first, m.Index
 	}
 	p.waiting, p.sentAt = true, c.now
 	c.push(p, m)
 }
 
-// startReset makes the follower's log begin where ours does, where its kind can do that.
-func (c *Core) startReset(p *progress) {
-	if c.log.first > c.log.last {
-		return // nothing to send yet; the first append starts it
-	}
-	if c.cfg.Compat == Compat04 && !p.ours {
+// startReset makes the follower's log begin at entry at, where its kind can do that.
+func (c *Core) startReset(p *progress, at Index) {
+	switch {
+	case c.cfg.Compat == Compat04 && !p.ours:
 		if !p.told {
 			p.told = true
 			c.event(Event{Kind: EventStuck, Peer: p.id, Index: c.log.first})
 		}
-		p.waiting, p.retryAt, p.cmp = false, c.now+Instant(c.cfg.Heartbeat), c.log.last
-		return
+		p.restart(c.log.last)
+		p.retryAt = c.now + Instant(c.cfg.Heartbeat)
+	case at > c.log.last:
+		p.restart(c.log.last)
+		p.retryAt = c.now + Instant(c.cfg.Heartbeat) // until there is an entry to begin with
+	default:
+		p.state, p.cmp = resetting, at
 	}
-	p.state = resetting
-	c.probe(p)
 }
 
 func (c *Core) push(p *progress, m Message) {
@@ -382,17 +413,27 @@ func (c *Core) push(p *progress, m Message) {
 }
 
 func (c *Core) onPushAnswer(m *Message) {
+	p := c.progress(m.From)
+	if p == nil {
+		return
+	}
 	if m.Status == StatusExpiredTerm {
 		c.learn(m.Term, m.From)
 	}
-	p := c.progress(m.From)
-	if c.role != Leader || p == nil {
+	if c.role != Leader {
 		return
 	}
 	p.heard = c.now
+	if m.Term != c.term {
+		return // it speaks of an earlier leadership, and of entries that may be gone
+	}
 	switch m.Type {
 	case MsgAppendAnswer:
 		c.onAppendAnswer(p, m)
+	case MsgCommitAnswer:
+		if m.Status == StatusInconsistentState && p.state == appending && len(p.inflight) == 0 {
+			c.startOver(p, false) // it started anew and was not seen to
+		}
 	case MsgCompareAnswer:
 		if p.state == comparing && p.waiting && m.Index == p.cmp {
 			p.waiting = false
@@ -406,86 +447,81 @@ func (c *Core) onPushAnswer(m *Message) {
 	}
 }
 
+// onAppendAnswer counts what the follower has stored. An answer may cover a part of what was sent as one request. One to a request
+// from before the last comparison does not count: a truncation may have come between.
 func (c *Core) onAppendAnswer(p *progress, m *Message) {
-	if m.Status == StatusOK {
-		p.refused = false
-		if p.state == appending && m.Last < p.next {
-			k := 0
-			for k < len(p.inflight) && p.inflight[k].last <= m.Last {
-				k++
-			}
-			p.inflight = slices.Delete(p.inflight, 0, k)
-			if len(p.inflight) > 0 {
-				p.inflight[0].at = c.now // it had to wait for what is answered now, or a part of it is answered
-			}
-		}
-		if m.Last > p.match && m.Last <= c.log.last {
-			p.match = m.Last
-			c.advance()
-		}
+	switch {
+	case p.state != appending:
+		return
+	case m.Status != StatusOK:
+		c.startOver(p, m.Status != StatusInconsistentState) // else: not a follower yet, its disk is full, …
+		return
+	case m.Last >= p.next || len(p.inflight) == 0:
 		return
 	}
-	if p.state != appending {
-		return // refusals of what was in flight when the first one came
+	p.refusals = 0
+	k := 0
+	for k < len(p.inflight) && p.inflight[k].last <= m.Last {
+		k++
 	}
-	p.restart(c.log.last)
-	if p.refused || m.Status != StatusInconsistentState {
-		p.retryAt = c.now + retryPause // not a follower yet, its disk is full, …
+	p.inflight = slices.Delete(p.inflight, 0, k)
+	if len(p.inflight) > 0 {
+		p.inflight[0].at = c.now // it had to wait for what is answered now, or a part of it is answered
 	}
-	p.refused = true
+	if m.Last > p.match {
+		p.match = m.Last
+		c.advance()
+	}
 }
 
 // onCompareAnswer narrows down where the logs part, or found it.
 func (c *Core) onCompareAnswer(p *progress, m *Message) {
-	if m.Status == StatusOK {
-		p.doubt = 0
-		c.onMatch(p, m)
-		return
-	}
-	if m.Status != StatusInconsistentState {
-		p.cmp, p.retryAt = c.log.last, c.now+retryPause
-		return
-	}
-	if m.End < p.match {
-		p.match = max(m.End, -1) // it lost what it had; it counts for what it has now
+	if p.steps++; p.steps > manySteps {
+		p.retryAt = c.now + retryPauseMin
 	}
 	switch {
+	case m.Status == StatusOK && !p.doubt:
+		c.onMatch(p, m)
+	case m.Status != StatusInconsistentState:
+		c.startOver(p, true) // not now; or it has an entry behind what it called its end (see below)
 	case m.XTerm >= 0:
 		// The Raft jump: our own last entry of that term or an earlier one, else right before the follower's first of it.
+		p.match, p.doubt = min(p.match, p.cmp-1), false
 		p.cmp = min(c.log.lastOf(m.XTerm, p.cmp-1), p.cmp-1)
 		if t, ok := c.log.term(p.cmp); ok && t < m.XTerm {
 			p.cmp = min(p.cmp, m.XIndex-1)
 		}
 		p.cmp = max(p.cmp, -1)
 	case c.cfg.Compat == Compat03:
+		p.match = min(p.match, max(m.End, -1)) // it may have lost what it had; it counts for what it has now
 		c.search(p, m)
-	case m.End < p.cmp:
-		if m.End <= 0 && !p.ours && c.cfg.Compat == Compat04 && p.doubt < 2 {
-			// A Java 0.4 node answers just so on an internal error too (fault 17): ask again before its log is taken for empty.
-			p.doubt++
-			return
-		}
-		p.cmp, p.doubt = max(m.End, -1), 0
+	case m.End == 0 && p.cmp > 1 && c.cfg.Compat == Compat04 && !p.ours:
+		// A log of one entry, or a Java node's internal error, which it answers just so (fault 17). Only the former lacks entry 1.
+		p.cmp, p.doubt = 1, true
+	case m.End != p.cmp && m.End <= c.log.last:
+		// It is shorter, or this search went too low, into what the follower knows to be equal.
+		p.cmp, p.doubt = max(m.End, -1), false
+		p.match = min(p.match, p.cmp)
 	default:
-		p.cmp, p.retryAt = c.log.last, c.now+retryPause
+		c.startOver(p, true)
 	}
 }
 
 // search is the 0.3 dialect's way to the point where the logs part: its answers say only whether an entry is equal, so the range
 // between the follower's begin and the entry known to differ is halved.
 func (c *Core) search(p *progress, m *Message) {
-	if p.cmp > m.End && m.End >= c.log.first {
-		p.cmp = m.End
-		return
+	end := max(m.End, -1)
+	if p.differs = min(p.cmp, end+1); p.equal >= p.differs {
+		p.equal = -1 // the follower lost it
 	}
-	p.differs = p.cmp
 	begin := max(c.log.first, m.Begin)
 	switch {
-	case m.End < c.log.first || p.cmp <= begin:
-		c.startReset(p)
+	case p.differs <= begin:
+		c.startReset(p, begin)
 	case p.equal == p.differs-1:
-		p.cmp = p.equal
-		p.state = truncating
+		p.cmp, p.state = p.equal, truncating
+	case end < p.cmp:
+		p.cmp = end // most often it is just shorter
 	default:
 		lo := max(p.equal+1, begin)
 		p.cmp = lo + (p.differs-lo)/2
@@ -494,13 +530,17 @@ func (c *Core) search(p *progress, m *Message) {
 
 // onMatch continues behind an entry that both logs hold.
 func (c *Core) onMatch(p *progress, m *Message) {
+	switch p.equal = p.cmp; {
+	case p.cmp < p.match:
+		p.cmp = p.match // entries that came to be known as stored meanwhile must not be cut
+		return
+	case p.differs >= 0 && p.equal+1 < p.differs:
+		p.cmp = p.equal + 1 + (p.differs-p.equal-1)/2
+		return
+	}
 	if p.cmp > p.match {
 		p.match = p.cmp
 		c.advance()
-	}
-	if p.equal = p.cmp; p.differs >= 0 && p.equal+1 < p.differs {
-		p.cmp = p.equal + 1 + (p.differs-p.equal-1)/2
-		return
 	}
 	p.next = p.cmp + 1
 	p.inflight = p.inflight[:0]
@@ -512,8 +552,7 @@ func (c *Core) onMatch(p *progress, m *Message) {
 
 func (c *Core) onTruncateAnswer(p *progress, m *Message) {
 	if m.Status != StatusOK {
-		p.restart(c.log.last)
-		p.retryAt = c.now + retryPause
+		c.startOver(p, true)
 		return
 	}
 	if m.Index > p.match {

@@ -2,15 +2,14 @@ package raft
 
 import "time"
 
-// transfer is the leader's side of a hand-over (section 5.7). While it runs, proposals are refused.
+// transfer is the leader's side of a hand-over (section 5.7). While it runs, proposals are refused. It outlives the leadership: a
+// client is answered when it is known who leads next, or when until has passed.
 type transfer struct {
-	to      ID
+	to      ID     // "" = none runs
 	ref     uint64 // the client's request; 0 when the leader moves leadership by itself
 	request Message
 	until   Instant
 }
-
-func (t *transfer) clear() { *t = transfer{} }
 
 // taking is the transferee's side: it waits to hold what the leader has, then campaigns in the next term without a pre-vote.
 type taking struct {
@@ -68,36 +67,27 @@ func (c *Core) startTransfer(m Message, ref uint64) Status {
 	return StatusOK
 }
 
-// onTransferAnswer hears from the transferee how it went. If it won, this node has learnt of the new term already, or will by
-// the next heartbeat; then it needs no leadership to give back.
+// onTransferAnswer hears from the transferee how it went. If it won, this node has learnt of the new term already, or does now.
 func (c *Core) onTransferAnswer(m *Message) {
-	if c.transfer.to != m.From {
+	if c.transfer.to == "" || c.transfer.to != m.From {
 		return
 	}
-	if m.Status == StatusOK && m.Term > c.term {
-		c.answerTransfer(StatusOK, m.Term)
+	c.endTransfer(m.Status, m.Term)
+	if m.Status == StatusOK {
 		c.learn(m.Term, m.From)
-		return
 	}
-	c.endTransfer(m.Status)
 }
 
-// endTransfer lets proposals in again.
-func (c *Core) endTransfer(s Status) {
-	if c.transfer.to == "" {
-		return
+// endTransfer answers the client and lets proposals in again. A transferee that could not take over is not tried again at once:
+// the group would refuse proposals for most of the time.
+func (c *Core) endTransfer(s Status, t Term) {
+	k := c.transfer
+	c.transfer = transfer{}
+	if k.ref != 0 {
+		c.reply(&k.request, Message{Status: s, Term: t})
+	} else if s != StatusOK {
+		c.preferred = c.now + preferredPause
 	}
-	if s == StatusNotLeader && c.role != Leader {
-		s = StatusOK // the hand-over took place: this node left its term
-	}
-	c.answerTransfer(s, c.term)
-}
-
-func (c *Core) answerTransfer(s Status, t Term) {
-	if c.transfer.ref != 0 {
-		c.reply(&c.transfer.request, Message{Status: s, Term: t})
-	}
-	c.transfer.clear()
 }
 
 // take checks what a transferee must: that the sender leads, the terms are equal, and no other transfer is being taken.
@@ -108,7 +98,7 @@ func (c *Core) take(m *Message) {
 		s = StatusInconsistentLeader
 	case m.Term != c.term:
 		s = StatusInconsistentTerm
-	case c.taking.ref != 0, c.failed, c.Abstaining():
+	case c.taking.ref != 0, c.failed, c.Abstaining(), c.cfg.NoElection:
 		s = StatusTakeLeadershipFailed
 	}
 	if s != StatusOK {
