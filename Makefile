@@ -1,0 +1,61 @@
+# Everything runs with the Go toolchain and a C compiler (for the race detector) alone; interop wants a JDK and Maven too.
+GO ?= go
+FUZZTIME ?= 5s
+
+modules := . bench tools
+# Tests that start no other program. The rest, with the Java originals, is `make interop`.
+packages = $(shell $(GO) list ./... | grep -v '^dledger/interop')
+staticcheck = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
+
+.PHONY: check format vet staticcheck tidy race build test interop bench fuzz cover clean
+
+# check is what CI asks of every change, but for the tests with other programs.
+check: format vet staticcheck tidy race
+
+format:
+	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "not in gofmt's form:" $$files; exit 1; }
+
+vet:
+	$(GO) vet ./...
+	cd bench && $(GO) vet ./...
+
+staticcheck:
+	$(staticcheck) ./...
+	cd bench && $(staticcheck) ./...
+
+# tidy finds go.mod and go.sum files that `go mod tidy` would change, and shows the change.
+tidy:
+	@for m in $(modules); do (cd $$m && $(GO) mod tidy -diff) || { echo "go.mod or go.sum of module $$m is not tidy"; exit 1; }; done
+
+# race includes the table of imports (TestImportsAreThoseOfTheTable).
+race:
+	$(GO) test -race -short $(packages)
+
+build:
+	$(GO) build ./...
+	$(GO) build -o dledger ./cmd/dledger
+	cd bench && $(GO) build ./...
+
+test:
+	$(GO) test ./...
+
+interop:
+	$(GO) test -count=1 -timeout 15m ./interop/...
+
+bench:
+	cd bench && $(GO) run . -quick
+
+# fuzz runs every fuzz target for FUZZTIME. What it finds is kept under testdata/fuzz and is from then on a case of the ordinary tests.
+fuzz:
+	@set -e; for p in $(packages); do \
+		for f in $$($(GO) test -run '^$$' -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
+			echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
+		done; \
+	done
+
+cover:
+	$(GO) test -short -coverpkg=./... -coverprofile=cover.out $(packages)
+	$(GO) tool cover -func=cover.out | tail -1
+
+clean:
+	rm -f dledger cover.out
