@@ -33,7 +33,7 @@ type Keep func(name string, block int64) int
 // KeepNone loses whatever was not synced.
 func KeepNone(string, int64) int { return 0 }
 
-// KeepAll loses nothing, as when only the process ends.
+// KeepAll loses nothing, by luck.
 func KeepAll(string, int64) int { return BlockSize }
 
 // KeepRandom keeps a random part: two pieces of five are lost, two kept, one is torn. The choice depends on seed and piece alone.
@@ -55,11 +55,8 @@ func KeepRandom(seed uint64) Keep {
 	}
 }
 
-// Errors of a Mem.
-var (
-	// ErrCrashed: the file was opened before the last crash.
-	ErrCrashed = errors.New("the machine crashed")
-)
+// ErrCrashed: the file was opened before the last crash of its Mem.
+var ErrCrashed = errors.New("the machine crashed")
 
 // Call is one call to a Mem as its hook sees it.
 type Call struct {
@@ -122,7 +119,8 @@ type Mem struct {
 	disk     map[string]*node
 	ops      []nameOp
 	locks    map[string]*memLock
-	boot     int // counts crashes; a handle of an older boot is dead
+	boot     int // counts crashes
+	life     int // counts crashes and kills; a handle of an older life is dead
 	hook     Hook
 	clock    func() time.Time
 	capacity int64 // bytes; 0 = no limit
@@ -220,17 +218,24 @@ func (m *Mem) Flip(name string, off int64, mask byte) error {
 	return nil
 }
 
-// Crash takes the power away and gives it back: keep decides what of the unsynced survives, open files are dead, locks are free.
+// Crash takes the power away and gives it back: keep decides what of the unsynced survives. A nil keep ends only the process: nothing is lost, and
+// nothing becomes durable by it. Either way open files are dead and locks are free.
 func (m *Mem) Crash(keep Keep) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.now = m.survivors(keep)
-	m.disk = maps.Clone(m.now)
-	m.ops = nil
 	m.locks = map[string]*memLock{}
+	m.life++
+	if keep != nil {
+		m.restart(m.survivors(keep))
+	}
+}
+
+// restart makes names the whole content of the disk, as after a power cut.
+func (m *Mem) restart(names map[string]*node) {
+	m.now, m.disk, m.ops = names, maps.Clone(names), nil
 	m.boot++
 	m.used = 0
-	for _, n := range m.now {
+	for _, n := range names {
 		m.used += n.used
 	}
 }
@@ -239,12 +244,52 @@ func (m *Mem) Crash(keep Keep) {
 func (m *Mem) Fork(keep Keep) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	f := &Mem{now: m.survivors(keep), locks: map[string]*memLock{}, boot: m.boot + 1, clock: m.clock, capacity: m.capacity, space: m.space}
-	f.disk = maps.Clone(f.now)
-	for _, n := range f.now {
-		f.used += n.used
+	f := &Mem{locks: map[string]*memLock{}, boot: m.boot, clock: m.clock, capacity: m.capacity, space: m.space}
+	if keep != nil {
+		f.restart(m.survivors(keep))
+		return f
+	}
+	// Nodes are shared between now, disk and ops, and have to be so in the copy.
+	copies := map[*node]*node{}
+	clone := func(n *node) *node {
+		if n == nil {
+			return nil
+		}
+		if copies[n] == nil {
+			copies[n] = n.clone()
+		}
+		return copies[n]
+	}
+	f.now, f.disk, f.used = maps.Clone(m.now), maps.Clone(m.disk), m.used
+	for _, names := range []map[string]*node{f.now, f.disk} {
+		for name, n := range names {
+			names[name] = clone(n)
+		}
+	}
+	for _, op := range m.ops {
+		f.ops = append(f.ops, nameOp{name: op.name, oldName: op.oldName, node: clone(op.node)})
 	}
 	return f
+}
+
+// clone copies a file with what of it is unsynced.
+func (n *node) clone() *node {
+	c := *n
+	c.dirty = slices.Clone(n.dirty)
+	c.pages = make(map[int64]*page, len(n.pages))
+	for i, p := range n.pages {
+		q := &page{dirty: p.dirty}
+		if p.cur != nil {
+			q.cur = new([pageSize]byte)
+			*q.cur = *p.cur
+		}
+		if p.old != nil {
+			q.old = new([pageSize]byte)
+			*q.old = *p.old
+		}
+		c.pages[i] = q
+	}
+	return &c
 }
 
 // survivors gives the names and copies of the files that keep leaves. The caller holds mu.
@@ -378,7 +423,7 @@ func (m *Mem) OpenFile(name string, flag int) (File, error) {
 	if flag&os.O_TRUNC != 0 {
 		m.resize(n, 0)
 	}
-	return &memFile{m: m, n: n, name: name, boot: m.boot, readOnly: flag&(os.O_WRONLY|os.O_RDWR) == 0}, nil
+	return &memFile{m: m, n: n, name: name, life: m.life, readOnly: flag&(os.O_WRONLY|os.O_RDWR) == 0}, nil
 }
 
 // link gives name a new empty file. The caller holds mu.
@@ -419,7 +464,7 @@ func (m *Mem) Create(name string, size int64) (File, error) {
 	}
 	n.size, n.synced, n.reserved, n.used = size, size, size, size
 	m.used += size
-	return &memFile{m: m, n: n, name: name, boot: m.boot}, nil
+	return &memFile{m: m, n: n, name: name, life: m.life}, nil
 }
 
 func (m *Mem) Remove(name string) error {

@@ -12,7 +12,7 @@ type memFile struct {
 	m        *Mem
 	n        *node
 	name     string
-	boot     int
+	life     int
 	readOnly bool
 	closed   bool // guarded by m.mu
 }
@@ -25,7 +25,7 @@ func (f *memFile) begin(op string, off, n int64) error {
 	f.m.mu.Lock()
 	var err error
 	switch {
-	case f.boot != f.m.boot:
+	case f.life != f.m.life:
 		err = ErrCrashed
 	case f.closed:
 		err = os.ErrClosed
@@ -170,7 +170,7 @@ func (f *memFile) sync(op string) error {
 func (f *memFile) Size() (int64, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
-	if f.boot != f.m.boot {
+	if f.life != f.m.life {
 		return 0, &os.PathError{Op: "size", Path: f.name, Err: ErrCrashed}
 	}
 	return f.n.size, nil

@@ -223,7 +223,7 @@ func (f *osFile) Zero(off, n int64) error {
 	return nil
 }
 
-// fallocate falls back to nothing: a file system without it (EOPNOTSUPP) is served by Zero's and Allocate's callers as below.
+// fallocate makes the file long enough even where the file system cannot reserve space; other modes fail there.
 func (f *osFile) fallocate(mode uint32, off, n int64) error {
 	_, err := retry(func() (int, error) { return 0, unix.Fallocate(f.fd, mode, off, n) })
 	if err == unix.EOPNOTSUPP && mode == 0 {
