@@ -60,7 +60,7 @@ func outcome(s raft.Status, leader raft.ID) error {
 		return ErrTimeout
 	case raft.StatusTermChanged:
 		return ErrLeadershipLost
-	case raft.StatusNotReady:
+	case raft.StatusInternal:
 		return ErrClosed
 	}
 	return fmt.Errorf("refused: %v", s)

@@ -2,6 +2,7 @@ package dledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -29,7 +30,8 @@ type Server struct {
 	listener net.Listener
 	remote   *remoting.Server
 	client   *remoting.Client
-	served   chan struct{}
+	begin    sync.Once
+	served   sync.WaitGroup
 
 	mu      sync.RWMutex
 	ledgers map[member]*Ledger
@@ -41,7 +43,8 @@ type member struct {
 	id    raft.ID
 }
 
-// Listen opens the port of cfg.Address on all interfaces, as the original does, and serves the groups that are opened with it.
+// Listen opens the port of cfg.Address on all interfaces, as the original does, and serves the groups that are opened with it. Until
+// the first one is open, connections wait: a member must not be told that it asked the wrong port.
 func Listen(cfg ServerConfig) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -54,13 +57,9 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on the port of %s: %w", cfg.Address, err)
 	}
-	s := &Server{log: cfg.Logger, listener: ln, served: make(chan struct{}), ledgers: map[member]*Ledger{}, routes: map[string][]*peer{}}
+	s := &Server{log: cfg.Logger, listener: ln, ledgers: map[member]*Ledger{}, routes: map[string][]*peer{}}
 	s.client = remoting.NewClient(remoting.ClientConfig{Dial: cfg.Dial, State: s.state, PauseMin: 20 * time.Millisecond, PauseMax: 200 * time.Millisecond, QueueMax: 2 * windowBytes})
 	s.remote = remoting.NewServer(remoting.ServerConfig{Handler: handler{s}})
-	go func() {
-		defer close(s.served)
-		_ = s.remote.Serve(ln) // ends with net.ErrClosed, at Close
-	}()
 	return s, nil
 }
 
@@ -77,11 +76,9 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // Close closes port and connections. The ledgers that use it must be closed first.
 func (s *Server) Close() error {
-	err := s.remote.Close()
-	if e := s.client.Close(); err == nil {
-		err = e
-	}
-	<-s.served
+	err := errors.Join(s.remote.Close(), s.client.Close())
+	s.begin.Do(func() { err = errors.Join(err, s.listener.Close()) }) // no group was ever opened
+	s.served.Wait()
 	return err
 }
 
@@ -96,6 +93,9 @@ func (s *Server) add(l *Ledger) error {
 	for _, p := range l.net.peers {
 		s.routes[p.address] = append(s.routes[p.address], p)
 	}
+	s.begin.Do(func() {
+		s.served.Go(func() { _ = s.remote.Serve(s.listener) }) // ends with net.ErrClosed, at Close
+	})
 	return nil
 }
 

@@ -75,8 +75,8 @@ const (
 	kindUnknown peerKind = iota
 	kindOurs
 	kindJava
-	kindSilent // did not say; treated as kindJava, and asked again now and then
-	kindRefused
+	kindSilent  // did not say; treated as kindJava, and asked again now and then
+	kindRefused // cannot be a member as it is; asked again now and then
 )
 
 func (k peerKind) String() string { return [...]string{"", "go", "java", "silent", "refused"}[k] }
@@ -124,7 +124,7 @@ func (t *transport) Send(m *raft.Message) {
 	p := t.peers[m.To]
 	p.mu.Lock()
 	kind := p.kind
-	if kind == kindUnknown || kind == kindSilent && time.Since(p.helloAt) > helloEvery {
+	if kind == kindUnknown || (kind == kindSilent || kind == kindRefused) && time.Since(p.helloAt) > helloEvery {
 		p.hello()
 	}
 	p.mu.Unlock()
@@ -323,10 +323,12 @@ func (p *peer) timeout(m *raft.Message) time.Duration {
 	return rpcTimeout
 }
 
-// failed tells a candidate that a voter cannot be reached. Every other request is repeated by the core's own timers.
+// failed tells a candidate that a voter, or a leader that its successor, cannot be reached. Every other request is repeated by the
+// core's own timers.
 func (p *peer) failed(m *raft.Message) {
-	if m.Type == raft.MsgVote || m.Type == raft.MsgPreVote {
-		p.t.loop.Deliver(raft.Message{Type: m.Type.Answer(), From: p.id, To: p.t.self, Vote: raft.VoteUnknown, Term: -1, Last: m.Last}, nil)
+	switch m.Type {
+	case raft.MsgVote, raft.MsgPreVote, raft.MsgTransfer:
+		p.t.loop.Deliver(raft.Message{Type: m.Type.Answer(), From: p.id, To: p.t.self, Vote: raft.VoteUnknown, Status: raft.StatusInternal, Term: -1, Last: m.Last}, nil)
 	}
 }
 

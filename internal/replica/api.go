@@ -83,7 +83,7 @@ func (r *Replica) Deliver(m raft.Message, reply func(*raft.Message)) {
 	if ok {
 		r.signal()
 	} else if reply != nil {
-		reply(&raft.Message{Type: m.Type.Answer(), Status: raft.StatusNotReady, Term: -1, Begin: -1, End: -1, XTerm: -1, XIndex: -1, Index: m.Index, First: m.First, Last: m.Last})
+		reply(&raft.Message{Type: m.Type.Answer(), Status: raft.StatusInternal, Term: -1, Begin: -1, End: -1, XTerm: -1, XIndex: -1, Index: m.Index, First: m.First, Last: m.Last})
 	}
 }
 

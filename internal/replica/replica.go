@@ -557,7 +557,7 @@ func (r *Replica) refuseAll() {
 	r.accepted, r.waiting = nil, nil
 	for ref, reply := range r.refs {
 		delete(r.refs, ref)
-		reply(&raft.Message{Status: raft.StatusNotReady, Term: r.core.Term(), Begin: -1, End: -1, XTerm: -1, XIndex: -1})
+		reply(&raft.Message{Status: raft.StatusInternal, Term: r.core.Term(), Begin: -1, End: -1, XTerm: -1, XIndex: -1})
 	}
 	for ref, f := range r.confirms {
 		delete(r.confirms, ref)
