@@ -28,7 +28,7 @@ func BenchmarkEcho(b *testing.B) {
 				cl := NewClient(ClientConfig{})
 				defer cl.Close()
 				slots := make(chan struct{}, flight)
-				body := make([]byte, size)
+				address, body := l.Addr().String(), make([]byte, size)
 				done := func(_ *Frame, err error) {
 					if err != nil {
 						b.Error(err)
@@ -38,7 +38,7 @@ func BenchmarkEcho(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					slots <- struct{}{}
-					if err := cl.Go(l.Addr().String(), Request{Code: 50001}, 3*time.Second, done, body); err != nil {
+					if err := cl.Go(address, Request{Code: 50001}, 3*time.Second, done, body); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -267,7 +267,7 @@ func (c *Conn) enqueue(h *Header, body [][]byte) error {
 // write is the write goroutine: it sends all that waits at once, again and again.
 func (c *Conn) write() {
 	var sending queue
-	var vector net.Buffers
+	var vector, unsent net.Buffers
 	c.mu.Lock()
 	for {
 		for c.out.size == 0 && c.err == nil {
@@ -282,7 +282,7 @@ func (c *Conn) write() {
 		c.mu.Unlock()
 
 		vector = sending.vector(vector[:0])
-		unsent := vector // WriteTo consumes its receiver
+		unsent = vector // WriteTo consumes its receiver
 		_, err := unsent.WriteTo(c.nc)
 		clear(vector)
 		c.active.Store(c.keeper.now())

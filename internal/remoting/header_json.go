@@ -180,10 +180,11 @@ func (q *quick) int() (int32, bool) {
 		n = n*10 + int64(q.b[q.i]-'0')
 		q.i++
 	}
+	plain := q.i > from && (q.b[from] != '0' || q.i == from+1)
 	if negative {
 		n = -n
 	}
-	return int32(n), q.i > from && n >= math.MinInt32 && n <= math.MaxInt32
+	return int32(n), plain && n >= math.MinInt32 && n <= math.MaxInt32
 }
 
 func (q *quick) fields() (map[string]string, bool) {

@@ -38,8 +38,8 @@ func newKeeper() *keeper {
 	return k
 }
 
-// now is the present moment in nanoseconds since the keeper was made.
-func (k *keeper) now() int64 { return int64(time.Since(k.base)) }
+// now is the present moment in nanoseconds since the keeper was made, from 1 on: 0 is free to mean "not set".
+func (k *keeper) now() int64 { return int64(time.Since(k.base)) + 1 }
 
 func (k *keeper) add(e expirer) {
 	k.mu.Lock()
