@@ -182,7 +182,9 @@ func (in *Inspector) bounds() {
 }
 
 // cutAt tells whether entry i and what follows are on their way out: a Truncate was interrupted, or is under way.
-func (in *Inspector) cutAt(i raft.Index) bool { return in.known && in.side.cut && i > in.side.keep.index }
+func (in *Inspector) cutAt(i raft.Index) bool {
+	return in.known && in.side.cut && i > in.side.keep.index
+}
 
 // Entries walks over the entries from index from on, or from the first one. It ends with the last one, or with an error that names the place
 // where the next should be if other bytes stand there; what an older leader left behind the end counts as the end.

@@ -145,6 +145,12 @@ func (l *files) irregular() (name string, err error) {
 // finishIntents goes on with what a crash interrupted: a reset, a cut, an expiry, the creation of a file.
 func (r *recovery) finishIntents() error {
 	s := r.Store
+	if r.known {
+		// If only the process died, what was read may not be on the disk yet; it has to be before anything is erased by its word.
+		if err := s.side.sync(); err != nil {
+			return err
+		}
+	}
 	if r.m.reset {
 		s.begin(r.m.keep)
 		return s.finishReset(r.m.keep)
@@ -401,7 +407,6 @@ func (x *indexFixer) flush() error {
 			return x.fail(fmt.Errorf("write %s: %w", f.name, err))
 		}
 	}
-	x.dirtyIdx = with(x.dirtyIdx, f)
 	x.want = x.want[:0]
 	return nil
 }
@@ -479,11 +484,7 @@ func (r *recovery) settle() error {
 			return err
 		}
 	}
-	for _, f := range s.data.list {
-		if f.off+s.data.size > r.from.pos {
-			s.dirty = with(s.dirty, f)
-		}
-	}
+	r.unsynced()
 	if err := s.syncAll(); err != nil {
 		return err
 	}
@@ -496,4 +497,23 @@ func (r *recovery) settle() error {
 		return s.SaveTerm(r.ballot.term, r.ballot.vote)
 	}
 	return nil
+}
+
+// unsynced marks the files as dirty that may hold bytes which are only in the page cache: all but those that a checkpoint covered.
+func (r *recovery) unsynced() {
+	s := r.Store
+	from := r.begin()
+	if r.known && !r.ballot.foreign && r.m.checkpoint.index <= r.from.index {
+		from = r.m.checkpoint
+	}
+	for _, f := range s.data.list {
+		if f.off+s.data.size > from.pos && !f.readOnly {
+			s.dirty = with(s.dirty, f)
+		}
+	}
+	for _, f := range s.index.list {
+		if f.off+s.index.size > int64(from.index)*entry.IndexSize {
+			s.dirtyIdx = with(s.dirtyIdx, f)
+		}
+	}
 }

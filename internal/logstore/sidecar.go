@@ -165,7 +165,7 @@ func openSide(fs vfs.FS, dir, name string, m meta, slot int) (*sidecar, error) {
 		}
 		return nil, err
 	}
-	return &sidecar{f: f, m: m, hints: slot + 1, syncs: slot + 1}, nil
+	return &sidecar{f: f, m: m, hints: slot, syncs: slot}, nil
 }
 
 // note changes the hints and writes them, without a sync. No change is no write.
