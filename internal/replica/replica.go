@@ -97,7 +97,7 @@ type Replica struct {
 	ref      uint64
 	confirms map[uint64]func(raft.Index, bool)
 	flushed  mark // last entry handed to the operating system
-	synced   mark // last entry for which a sync was started
+	synced   mark // last entry for which a sync was started; unsynced after a cut
 	syncing  bool
 	dead     error // set when nothing may be done any more; the loop then only refuses
 	role     raft.Role
@@ -117,6 +117,10 @@ type mark struct {
 	index raft.Index
 	term  raft.Term
 }
+
+// unsynced fits no entry. A sync that began before a cut says nothing of what is stored behind it afterwards, be it under the same index
+// and term as before.
+var unsynced = mark{index: -2, term: -2}
 
 // View is what others may know of the loop without asking it. It is replaced whenever role, term or leader changes.
 type View struct {
@@ -378,11 +382,13 @@ func (r *Replica) write(now raft.Instant, effects []raft.Effect) bool {
 			}
 			if lost < 0 { // else the cut falls on what was not stored anyway
 				err = r.cfg.Log.Truncate(e.Last)
+				r.synced = unsynced
 				r.counters.Cuts.Add(1)
 			}
 		case raft.EffectReset:
 			lost = -1
 			err = r.cfg.Log.Reset(e.First, e.Pos, e.Term)
+			r.synced = unsynced
 		default:
 			err = r.store(e, lost >= 0)
 			if unstored(err) {
