@@ -15,9 +15,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -93,10 +91,8 @@ func compare(ctx context.Context, p plan, only string, which []string, out, dir,
 		return err
 	}
 	defer os.RemoveAll(work) // what is left is only data of this run
-	if dledger == "" {
-		if dledger, err = build(work); err != nil {
-			return err
-		}
+	if dledger, err = program(ctx, dledger, work); err != nil {
+		return err
 	}
 	r := report{Machine: machine(work), Plan: p}
 	all, missing := systems(ctx, dledger)
@@ -131,16 +127,6 @@ func compare(ctx context.Context, p plan, only string, which []string, out, dir,
 		return err
 	}
 	return os.WriteFile(out, append(b, '\n'), 0o644)
-}
-
-// build makes our program from the tree around this module.
-func build(dir string) (string, error) {
-	path := filepath.Join(dir, "dledger")
-	cmd := exec.Command("go", "build", "-o", path, "dledger/cmd/dledger")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build our program: %w\n%s", err, text)
-	}
-	return path, nil
 }
 
 // nodeFlags are the hidden flags that make this program one node of a peer.

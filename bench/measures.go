@@ -137,13 +137,12 @@ func up(ctx context.Context, m *measured, s system, work string) (c cluster, don
 	began := time.Now()
 	c, err = s.start(dir)
 	if err == nil {
-		err = firstAppend(ctx, c, 60*time.Second)
+		if err = firstAppend(ctx, c, 60*time.Second); err != nil {
+			c.Close()
+		}
 	}
 	if err != nil {
 		m.note("%s did not come up: %v%s", s.Name, err, tails(dir))
-		if c != nil {
-			c.Close()
-		}
 		return nil, nil, 0, false
 	}
 	return c, func() {
@@ -322,6 +321,9 @@ func measureStart(ctx context.Context, p plan, systems []system, work string) []
 	m := newMeasured("start of three fresh nodes to the first acknowledged append", "less", "s")
 	for range max(p.Rounds, 2) {
 		for _, s := range systems {
+			if s.WayIn {
+				continue
+			}
 			if _, done, took, ok := up(ctx, m, s, work); ok {
 				m.add("start", s.Name, took.Seconds())
 				done()
@@ -334,8 +336,8 @@ func measureStart(ctx context.Context, p plan, systems []system, work string) []
 func measureFailover(ctx context.Context, p plan, systems []system, work string) []*measured {
 	m := newMeasured("kill -9 of the leader to the next acknowledged append", "less", "s, each system's default timers")
 	for _, s := range systems {
-		if strings.HasPrefix(s.Name, "limit") {
-			continue // its leader is fixed
+		if !s.whole() {
+			continue
 		}
 		c, done, _, ok := up(ctx, m, s, work)
 		if !ok {
@@ -409,7 +411,7 @@ func follower(ctx context.Context, c cluster) (int, error) {
 func measureCatchUp(ctx context.Context, p plan, systems []system, work string) []*measured {
 	m := newMeasured(fmt.Sprintf("catch-up of a follower that missed %d MiB", p.Behind>>20), "more", "MiB/s, from its start")
 	for _, s := range systems {
-		if strings.HasPrefix(s.Name, "limit") {
+		if !s.whole() {
 			continue
 		}
 		c, done, _, ok := up(ctx, m, s, work)
@@ -453,7 +455,7 @@ func catchUp(ctx context.Context, c cluster, behind int64) (time.Duration, error
 func measureRestart(ctx context.Context, p plan, systems []system, work string) []*measured {
 	m := newMeasured(fmt.Sprintf("kill -9 and restart of a follower with a log of %d MiB until it serves", p.LogSize>>20), "less", "s")
 	for _, s := range systems {
-		if strings.HasPrefix(s.Name, "limit") {
+		if !s.whole() {
 			continue
 		}
 		c, done, _, ok := up(ctx, m, s, work)
@@ -504,6 +506,9 @@ func restart(ctx context.Context, c cluster) (time.Duration, error) {
 func measureUsage(ctx context.Context, p plan, systems []system, work string) []*measured {
 	m := newMeasured("memory and processor of all three nodes", "less", "see rows")
 	for _, s := range systems {
+		if s.Embedded {
+			continue
+		}
 		c, done, _, ok := up(ctx, m, s, work)
 		if !ok {
 			continue

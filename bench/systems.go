@@ -42,8 +42,15 @@ type system struct {
 	Note string
 	// Compiles says that its code becomes fast only while it runs: such a system is put under load before it is measured.
 	Compiles bool
-	start    func(dir string) (cluster, error)
+	// WayIn says that it differs from another system only in how requests get in, so that nothing else is measured again.
+	WayIn bool
+	// Embedded says that node 0 is part of this process, whose own usage cannot be told from its.
+	Embedded bool
+	start    func(dir string) (cluster, error) // leaves nothing running when it fails
 }
+
+// whole tells systems that keep a log, elect, and are processes that can be killed; the limit's leader is fixed.
+func (s system) whole() bool { return !s.WayIn && !strings.HasPrefix(s.Name, "limit") }
 
 // procs are three processes that are told apart by their arguments only.
 type procs struct {
@@ -235,7 +242,7 @@ type groupCluster struct {
 	client *harness.Client
 }
 
-func startGroup(dir string, kind harness.Kind, ours map[string]string) (cluster, error) {
+func newGroup(dir string, kind harness.Kind, ours map[string]string) (*groupCluster, error) {
 	g, err := harness.NewGroup("bench", dir, kind, kind, kind)
 	if err != nil {
 		return nil, err
@@ -243,11 +250,22 @@ func startGroup(dir string, kind harness.Kind, ours map[string]string) (cluster,
 	g.Settings = map[string]string{"diskSpaceRatioToCheckExpired": "0.99", "diskSpaceRatioToForceClean": "0.99"}
 	g.GoOnly = ours
 	g.JVM = []string{"-Xms512m", "-Xmx1g"} // all else is what the JVM chooses for this machine
-	c := &groupCluster{Group: g, client: g.Client()}
 	if kind.Java != nil {
 		g.Settings["statusEveryMs"] = "100"
 	}
-	return c, g.Start()
+	return &groupCluster{Group: g, client: g.Client()}, nil
+}
+
+func startGroup(dir string, kind harness.Kind, ours map[string]string) (*groupCluster, error) {
+	g, err := newGroup(dir, kind, ours)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.Group.Start(); err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
 }
 
 func (c *groupCluster) Append(ctx context.Context, body []byte) (uint64, error) {
@@ -441,14 +459,19 @@ func systems(ctx context.Context, dledger string) (all []system, missing []strin
 		all = append(all, system{Name: name, Synced: synced, Note: note, start: start})
 	}
 	add("limit+sync", true, "three processes that only copy, write and fdatasync", func(dir string) (cluster, error) { return startPipe("limit", dir, true) })
-	if dledger != "" {
-		for _, durability := range []string{"group", "async"} {
-			add("ours "+durability+" json", durability == "group", "compat go, the original's JSON protocol", func(dir string) (cluster, error) {
-				return startGroup(dir, harness.Kind{Go: dledger}, map[string]string{"compat": "go", "durability": durability})
-			})
-		}
-	} else {
-		missing = append(missing, "ours: no program given")
+	for _, durability := range []string{"group", "async"} {
+		synced := durability == "group"
+		add("ours "+durability, synced, "compat go, package client", func(dir string) (cluster, error) {
+			return startOurs(dir, dledger, durability)
+		})
+		add("ours "+durability+" json", synced, "compat go, the original's client protocol", func(dir string) (cluster, error) {
+			return startGroup(dir, harness.Kind{Go: dledger}, map[string]string{"compat": "go", "durability": durability})
+		})
+		add("ours "+durability+" embed", synced, "compat go, the leader embedded in the process of the load", func(dir string) (cluster, error) {
+			return startInProcess(dir, dledger, durability)
+		})
+		all[len(all)-2].WayIn = true
+		all[len(all)-1].WayIn, all[len(all)-1].Embedded = true, true
 	}
 	add("hashicorp/raft", true, "v1.8.0, raft-wal v0.4.0, MaxAppendEntries 1024, BatchApplyCh", func(dir string) (cluster, error) { return startPipe("hraft", dir, true) })
 	add("nats R3 sync", true, "v2.15.3, SyncAlways", func(dir string) (cluster, error) { return startNATS(dir, true) })

@@ -1,8 +1,10 @@
 package interop
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,15 +103,35 @@ func TestDirectoriesPassBetweenOursAndOriginal(t *testing.T) {
 	}
 }
 
-// readBack gets every acknowledged entry from the leader.
+// readBack gets every acknowledged entry from the leader, many at a time.
 func readBack(t *testing.T, g *harness.Group, acked map[int64][]byte) {
 	t.Helper()
 	c := g.Client()
 	defer c.Close()
 	ctx := within(t, time.Minute)
-	for index, want := range acked {
-		if got, err := c.Get(ctx, index); err != nil || string(got) != string(want) {
-			t.Fatalf("get %d: %.24q, %v; want %.24q", index, got, err, want)
-		}
+	type want struct {
+		index int64
+		body  []byte
+	}
+	work, wrong := make(chan want), make(chan error, len(acked))
+	var readers sync.WaitGroup
+	for range 32 {
+		readers.Go(func() {
+			for w := range work {
+				if got, err := c.Get(ctx, w.index); err != nil || !bytes.Equal(got, w.body) {
+					wrong <- fmt.Errorf("get %d: %.24q, %w; want %.24q", w.index, got, err, w.body)
+				}
+			}
+		})
+	}
+	for index, body := range acked {
+		work <- want{index, body}
+	}
+	close(work)
+	readers.Wait()
+	select {
+	case err := <-wrong:
+		t.Fatal(err)
+	default:
 	}
 }
