@@ -131,7 +131,7 @@ const (
 	flushEvery      = 100 * time.Millisecond // in mode Async: what a power failure may take is at most this old, plus one sync
 )
 
-// keep makes checkpoints and deletes old files.
+// keep makes checkpoints, deletes old files, and asks peers that are still unknown who they are.
 func (l *Ledger) keep() {
 	checkpoint, expire := time.NewTicker(checkpointEvery), time.NewTicker(expireEvery)
 	defer checkpoint.Stop()
@@ -149,6 +149,7 @@ func (l *Ledger) keep() {
 				last = c
 			}
 		case <-expire.C:
+			l.net.greet()
 			n, err := l.store.Expire()
 			if err != nil {
 				l.cfg.Logger.Warn("deleting old files failed", "error", err)

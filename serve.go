@@ -35,7 +35,7 @@ func (h handler) Handle(c *remoting.Conn, f *remoting.Frame) {
 		h.hello(c, f)
 	case wire.CodeStatus:
 		h.status(c, f)
-	case wire.CodeVote, wire.CodePreVote, wire.CodeHeartbeat, wire.CodePush, wire.CodePushBinary, wire.CodeReset, wire.CodeTransfer:
+	case wire.CodeVote, wire.CodeHeartbeat, wire.CodePush, wire.CodePushBinary, wire.CodeReset, wire.CodeTransfer:
 		h.member(c, f)
 	case wire.CodeInstallSnapshot:
 		h.snapshot(c, f)

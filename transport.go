@@ -105,6 +105,18 @@ func (t *transport) start(loop *replica.Replica) {
 	for _, p := range t.peers {
 		t.done.Go(p.pump)
 	}
+	t.greet()
+}
+
+// greet asks every peer that has not said who it is. It is known then by the time it matters: in an election.
+func (t *transport) greet() {
+	for _, p := range t.peers {
+		p.mu.Lock()
+		if p.kind == kindUnknown || (p.kind == kindSilent || p.kind == kindRefused) && time.Since(p.helloAt) > helloEvery {
+			p.hello()
+		}
+		p.mu.Unlock()
+	}
 }
 
 // close stops all goroutines; nothing is sent afterwards.
@@ -124,14 +136,18 @@ func (t *transport) Send(m *raft.Message) {
 	p := t.peers[m.To]
 	p.mu.Lock()
 	kind := p.kind
-	if kind == kindUnknown || (kind == kindSilent || kind == kindRefused) && time.Since(p.helloAt) > helloEvery {
+	if kind == kindUnknown {
 		p.hello()
 	}
 	p.mu.Unlock()
 	switch {
 	case kind == kindRefused:
-	case m.Type == raft.MsgPreVote && kind != kindOurs && t.compat != raft.CompatGo:
-		p.askMetadata(m)
+	case m.Type == raft.MsgPreVote && kind != kindOurs:
+		if t.compat == raft.CompatGo {
+			p.failed(m) // to a node of the original it would be a vote
+		} else {
+			p.askMetadata(m)
+		}
 	case m.Type.IsPush() || m.Type == raft.MsgReset:
 		if kind != kindUnknown {
 			p.push(m)

@@ -103,7 +103,7 @@ func AppendError(dst []byte, code int32, base *Base, result Result, leader raft.
 		return (&AppendResponse{Base: echo, Index: -1, Pos: -1}).AppendTo(dst)
 	case CodeGet:
 		return (&GetResponse{Base: echo}).appendEmpty(dst)
-	case CodeVote, CodePreVote:
+	case CodeVote:
 		return echo.appendVoteAnswer(dst, result, base.Term, raft.VoteUnknown)
 	case CodePush:
 		return echo.appendPushError(dst)

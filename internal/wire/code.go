@@ -20,7 +20,6 @@ const (
 	CodeUserDefined     int32 = 59999 // client → node, 0.4 only
 
 	CodeHello       int32 = 52000 // anyone → any node: who are you? JSON
-	CodePreVote     int32 = 52001 // as VOTE, without effect. JSON
 	CodePushBinary  int32 = 52002 // as PUSH, entries as they are on disk
 	CodeAppendBatch int32 = 52003 // client → leader, binary
 	CodeGetBatch    int32 = 52004 // client → node, binary

@@ -30,6 +30,7 @@ type fields struct {
 	pushType     int // -1: unknown
 	vote         int // -1: unknown
 	batch        bool
+	preVote      bool // VOTE between ours: a pre-vote
 	peers        map[string]string
 	single       entries // entry
 	batched      entries // batchEntry
@@ -124,6 +125,8 @@ func (f *fields) value(s *scanner, key []byte) bool {
 	case "batch":
 		f.has03 = true
 		s.bool(&f.batch)
+	case "preVote":
+		s.bool(&f.preVote)
 	case "peers":
 		f.peers = s.textMap()
 	case "entry":

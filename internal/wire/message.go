@@ -21,9 +21,9 @@ func DecodeRequest(compat raft.Compat, code int32, body []byte) (Base, raft.Mess
 	m := raft.Message{From: f.LocalID, To: f.RemoteID, Leader: f.LeaderID, Term: f.Term}
 	var err error
 	switch code {
-	case CodeVote, CodePreVote:
+	case CodeVote:
 		m.Type = raft.MsgVote
-		if code == CodePreVote {
+		if f.preVote {
 			m.Type = raft.MsgPreVote
 		}
 		m.Index, m.LogTerm = raft.Index(f.ledgerEnd), raft.Term(f.endTerm)
@@ -143,10 +143,8 @@ func fillAppend(m *raft.Message, e *entries) error {
 func EncodeRequest(dialect raft.Compat, group string, m *raft.Message) (code int32, pieces [][]byte, err error) {
 	base := Base{Group: group, RemoteID: m.To, LocalID: m.From, LeaderID: m.Leader, Code: ResultOK, Term: m.Term}
 	switch m.Type {
-	case raft.MsgVote:
+	case raft.MsgVote, raft.MsgPreVote:
 		return CodeVote, one(base.appendVote(nil, m)), nil
-	case raft.MsgPreVote:
-		return CodePreVote, one(base.appendVote(nil, m)), nil
 	case raft.MsgHeartbeat:
 		return CodeHeartbeat, one(base.appendHeartbeat(nil, m, dialect)), nil
 	case raft.MsgTransfer:
@@ -185,6 +183,9 @@ func (base *Base) appendVote(dst []byte, m *raft.Message) []byte {
 	w.int(`"ledgerEndIndex":`, int64(m.Index))
 	w.int(`"ledgerEndTerm":`, int64(m.LogTerm))
 	w.text(`"localId":`, string(base.LocalID))
+	if m.Type == raft.MsgPreVote {
+		w.raw(`"preVote":`, "true") // to ours alone: the original would take it for a vote
+	}
 	w.text(`"remoteId":`, string(base.RemoteID))
 	w.int(`"term":`, int64(base.Term))
 	return w.end()

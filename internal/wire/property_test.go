@@ -229,7 +229,7 @@ func TestBatchesSurviveTheWire(t *testing.T) {
 
 // A refused request of any code has an answer that its sender can read, whatever was read of the request.
 func TestEveryRefusalCanBeRead(t *testing.T) {
-	requests := map[int32]raft.MsgType{CodeVote: raft.MsgVote, CodePreVote: raft.MsgPreVote, CodeHeartbeat: raft.MsgHeartbeat,
+	requests := map[int32]raft.MsgType{CodeVote: raft.MsgVote, CodeHeartbeat: raft.MsgHeartbeat,
 		CodePush: raft.MsgAppend, CodePushBinary: raft.MsgAppend, CodeTransfer: raft.MsgTransfer, CodeReset: raft.MsgReset}
 	for code, of := range requests {
 		dialect := raft.Compat04
