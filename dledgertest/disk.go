@@ -1,0 +1,119 @@
+package dledgertest
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"dledger/internal/vfs"
+)
+
+// Loss says what a power failure takes of what was written and not synced.
+type Loss uint8
+
+const (
+	LoseSome    Loss = iota // a random part of it, some blocks torn in the middle
+	LoseAll                 // all of it
+	LoseNothing             // nothing: only the process died, the machine runs on
+)
+
+func (l Loss) keep(seed uint64) vfs.Keep {
+	switch l {
+	case LoseSome:
+		return vfs.KeepRandom(seed)
+	case LoseAll:
+		return vfs.KeepNone
+	case LoseNothing:
+		return nil
+	}
+	panic(fmt.Sprintf("dledgertest: unknown Loss %d", l))
+}
+
+// Disk is the disk of one member. It outlives the member's crashes; Wipe replaces it by an empty one.
+type Disk struct {
+	mem *vfs.Mem
+
+	mu       sync.Mutex
+	syncTime time.Duration
+	failSync error         // for the next sync; nil = none
+	hanging  chan struct{} // closed when syncs go on; nil = they do
+}
+
+func newDisk(syncTime time.Duration) *Disk {
+	d := &Disk{mem: vfs.NewMem(), syncTime: syncTime}
+	d.mem.SetHook(d.hook)
+	return d
+}
+
+// hook sees every call of the member.
+func (d *Disk) hook(c vfs.Call) error {
+	if c.Op != "datasync" && c.Op != "sync" {
+		return nil
+	}
+	d.mu.Lock()
+	took, hanging := d.syncTime, d.hanging
+	err := d.failSync
+	d.failSync = nil
+	d.mu.Unlock()
+	if hanging != nil {
+		<-hanging
+	}
+	if took > 0 {
+		time.Sleep(took)
+	}
+	return err
+}
+
+// SetSyncTime makes every sync of a file take this long.
+func (d *Disk) SetSyncTime(t time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.syncTime = t
+}
+
+// FailSync makes the next sync of a file fail with an I/O error.
+func (d *Disk) FailSync() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failSync = syscall.EIO
+}
+
+// Hang makes syncs that begin from now on wait until Resume, as a disk does that is about to die. Writes go to the page cache meanwhile.
+func (d *Disk) Hang() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hanging == nil {
+		d.hanging = make(chan struct{})
+	}
+}
+
+// Resume ends Hang.
+func (d *Disk) Resume() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hanging != nil {
+		close(d.hanging)
+		d.hanging = nil
+	}
+}
+
+// SetFree leaves room for this many bytes more; the disk grows to its usual size again with SetFree(-1).
+func (d *Disk) SetFree(n int64) {
+	if n < 0 {
+		d.mem.SetCapacity(0)
+		return
+	}
+	d.mem.SetCapacity(d.mem.Used() + n)
+}
+
+// SetUsed makes the disk say that this share of it is used, whatever it holds; a negative share ends that. Retention and the refusal of
+// appends on a disk that is nearly full go by it.
+func (d *Disk) SetUsed(share float64) {
+	if share < 0 {
+		d.mem.SetSpace(nil)
+		return
+	}
+	const total = 1 << 40
+	d.mem.SetSpace(&vfs.Space{Total: total, Free: int64((1 - share) * total)})
+}
