@@ -331,3 +331,9 @@ func doubts(opinions []opinion) error {
 	}
 	return errors.New(strings.Join(said, ", "))
 }
+
+// Leader waits until a node leads the group, and gives its id.
+func (c *Client) Leader(ctx context.Context) (string, error) {
+	l, err := c.lookup(ctx)
+	return string(l.id), err
+}

@@ -330,3 +330,78 @@ func decodeEntries(p raft.Payload) ([]Entry, error) {
 	}
 	return entries, nil
 }
+
+// Bounds gives the indexes of the first and the last entry that can be read; an empty log has last = first-1.
+func (c *Client) Bounds(ctx context.Context) (first, last int64, err error) {
+	for {
+		l, err := c.lookup(ctx)
+		if err != nil {
+			return 0, -1, err
+		}
+		if l.kind == kindOriginal {
+			return c.searchBounds(ctx)
+		}
+		s := c.nodeStatus(ctx, l)
+		if s.Err == nil {
+			return s.Begin, s.Commit, nil
+		}
+		c.mu.Lock()
+		c.forget(l)
+		c.mu.Unlock()
+		if ctx.Err() != nil {
+			return 0, -1, fmt.Errorf("%s (%s): %w", l.id, l.address, s.Err)
+		}
+	}
+}
+
+// searchBounds finds the bounds of a Java leader's log, which it tells nobody, by reading entries at doubling distances.
+func (c *Client) searchBounds(ctx context.Context) (first, last int64, err error) {
+	lo, hi := int64(-1), int64(0) // lo lies before the end or is -1, hi behind it once the first loop is over
+	for {
+		there, err := c.reached(ctx, hi)
+		if err != nil {
+			return 0, -1, err
+		}
+		if !there {
+			break
+		}
+		lo, hi = hi, 2*hi+1
+	}
+	for hi-lo > 1 {
+		mid := lo + (hi-lo)/2
+		there, err := c.reached(ctx, mid)
+		if err != nil {
+			return 0, -1, err
+		}
+		if there {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	last = lo
+	for lo = 0; lo < hi; { // the first entry that is still kept
+		mid := lo + (hi-lo)/2
+		switch _, err := c.Get(ctx, mid); {
+		case errors.Is(err, ErrCompacted):
+			lo = mid + 1
+		case err == nil, errors.Is(err, ErrOutOfRange):
+			hi = mid
+		default:
+			return 0, -1, err
+		}
+	}
+	return lo, last, nil
+}
+
+// reached tells whether the log's end lies at or behind index.
+func (c *Client) reached(ctx context.Context, index int64) (bool, error) {
+	switch _, err := c.Get(ctx, index); {
+	case err == nil, errors.Is(err, ErrCompacted):
+		return true, nil
+	case errors.Is(err, ErrOutOfRange):
+		return false, nil
+	default:
+		return false, err
+	}
+}

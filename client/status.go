@@ -72,6 +72,8 @@ type NodeStatus struct {
 	Durability  string
 	Failure     string     // why the node no longer takes part
 	Progress    []Progress // what a leader knows of the others
+
+	peers map[string]string // whom the node takes for members
 }
 
 // Progress is what a leader knows of another node.
@@ -87,7 +89,7 @@ type Progress struct {
 const Java = "java"
 
 // Status asks every node of the group at the same time, also those that only other nodes know of, and gives them in the order of their
-// ids. Err is set for a node that does not answer while ctx lasts or within Config.RequestTimeout.
+// ids. A node of Config.Peers that is silent and that no other counts as a member is left out. Err is set for a node that does not answer while ctx lasts or within Config.RequestTimeout.
 func (c *Client) Status(ctx context.Context) []NodeStatus {
 	var all []NodeStatus
 	for {
@@ -98,8 +100,7 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 			}
 		}
 		if len(ask) == 0 {
-			slices.SortFunc(all, func(a, b NodeStatus) int { return strings.Compare(a.ID, b.ID) })
-			return all
+			break
 		}
 		told := make([]NodeStatus, len(ask))
 		var asking sync.WaitGroup
@@ -109,6 +110,23 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 		asking.Wait()
 		all = append(all, told...)
 	}
+	all = slices.DeleteFunc(all, func(s NodeStatus) bool { return s.Err != nil && !member(s.ID, all) })
+	slices.SortFunc(all, func(a, b NodeStatus) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// member tells whether a node that did not answer is in the group: if some that did name their peers, one of them has to name it.
+func member(id string, all []NodeStatus) bool {
+	told := false
+	for _, s := range all {
+		if s.Err == nil && s.peers != nil {
+			told = true
+			if _, ok := s.peers[id]; ok {
+				return true
+			}
+		}
+	}
+	return !told
 }
 
 func (c *Client) nodeStatus(ctx context.Context, n node) NodeStatus {
@@ -126,6 +144,7 @@ func (c *Client) nodeStatus(ctx context.Context, n node) NodeStatus {
 		s.Err = refused(a.Code, n.id)
 	default:
 		s.fill(&a)
+		s.peers = a.Peers
 		c.learn(a.Peers)
 	}
 	return s
@@ -156,6 +175,7 @@ func (c *Client) originalStatus(ctx context.Context, n node, s *NodeStatus) erro
 	if a.Code != wire.ResultOK {
 		return refused(a.Code, n.id)
 	}
+	s.peers = a.Peers
 	c.learn(a.Peers)
 	s.Product, s.Leader = Java, string(a.LeaderID)
 	switch s.Leader {

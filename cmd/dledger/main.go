@@ -1,0 +1,123 @@
+// Command dledger is the whole program: servers, clients, and tools for data directories. This package owns flags, files, signals and
+// what is printed; the work is done by the packages dledger, client and internal/logstore. Start at newRoot.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"dledger"
+)
+
+// Exit codes beside 0.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	// A file that may not grow is then an error of the write, which the log knows how to take, and not the end of the process.
+	signal.Ignore(syscall.SIGXFSZ)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process the hard way
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the program without its process: it gives the exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "dledger: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+	var u usageError
+	if errors.As(err, &u) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// usageError is a command line that cannot be meant.
+type usageError struct{ error }
+
+func (u usageError) Unwrap() error { return u.error }
+
+func usage(format string, a ...any) error { return usageError{fmt.Errorf(format, a...)} }
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "dledger",
+		Short: "A commit log replicated by Raft",
+		Long: `dledger keeps a commit log on several nodes by Raft, in the file format and with
+the wire protocol of the Java original. Start with "dledger up".`,
+		Version:           dledger.Version,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				return usage("unknown command %q (did you mean %s?)", args[0], strings.Join(near, " or "))
+			}
+			return usage("unknown command %q, see dledger --help", args[0])
+		},
+		Args: cobra.ArbitraryArgs, // RunE says what is wrong with them
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.SetVersionTemplate(versionText())
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage("%w, see %s --help", err, cmd.CommandPath())
+	})
+	root.AddCommand(newUp(), newServer(), newAppend(), newGet(), newTail(), newStatus(), newTransfer(), newDump(), newVerify(), newBench(), newVersion())
+	return root
+}
+
+// noArgs refuses arguments that are no flags.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage("%s takes no argument, but got %q", cmd.CommandPath(), args[0])
+	}
+	return nil
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprint(cmd.OutOrStdout(), versionText())
+			return err
+		},
+	}
+}
+
+func versionText() string {
+	text := "dledger " + dledger.Version
+	if info, ok := debug.ReadBuildInfo(); ok {
+		text += " (" + info.GoVersion
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+				text += ", commit " + s.Value[:12]
+			}
+		}
+		text += ")"
+	}
+	return text + "\n"
+}

@@ -1,0 +1,402 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"dledger"
+	"dledger/client"
+)
+
+// upFlags are those of `dledger up`.
+type upFlags struct {
+	nodes, portBase int
+	dir             string
+	restart         bool
+	set             []string
+}
+
+const (
+	upPort  = 20911 // below the ports that systems give to outgoing connections
+	upStep  = 10    // between two nodes
+	upGroup = client.DefaultGroup
+
+	stopTimeout = 5 * time.Second // for a child to stop cleanly
+)
+
+func newUp() *cobra.Command {
+	var o upFlags
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run a whole group on this machine, from nothing",
+		Long: `Runs a group of one node in this process, or of three nodes in a process each, on loopback. The other commands
+find it without flags. Ctrl-C stops all nodes; the data stays, and the next "dledger up" goes on with it.
+
+With three nodes each can be killed by itself: the others go on. A node that ended stays away until it is started
+again by hand, with the command that is printed, or by --restart.`,
+		Example: `  dledger up
+  dledger up --nodes 3 --dir /tmp/log
+  dledger up --nodes 3 --set durability=async`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.nodes != 1 && o.nodes != 3 {
+				return usage("--nodes %d: 1 or 3", o.nodes)
+			}
+			if last := o.portBase + upStep*(o.nodes-1); o.portBase < 1 || last > 65535 {
+				return usage("--port-base %d: ports %d to %d do not exist", o.portBase, o.portBase, last)
+			}
+			dir, err := upDir(o.dir)
+			if err != nil {
+				return err
+			}
+			o.dir = dir
+			u := newGroupUp(&o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			if err := u.check(); err != nil {
+				return err
+			}
+			if o.nodes == 1 {
+				return u.runHere(cmd.Context())
+			}
+			return u.runChildren(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	f.IntVarP(&o.nodes, "nodes", "n", 1, "number of nodes, 1 or 3")
+	f.StringVar(&o.dir, "dir", "", "directory for the data (default $XDG_DATA_HOME/dledger or ~/.local/share/dledger)")
+	f.IntVar(&o.portBase, "port-base", upPort, "port of the first node; the others follow in steps of 10")
+	f.BoolVar(&o.restart, "restart", false, "start a node again that ended")
+	f.StringArrayVar(&o.set, "set", nil, "set a key on all nodes, KEY=VALUE, see dledger server --help")
+	return cmd
+}
+
+// upDir gives the absolute directory for the data.
+func upDir(dir string) (string, error) {
+	if dir == "" {
+		base := os.Getenv("XDG_DATA_HOME")
+		if base == "" {
+			home, err := os.UserHomeDir()
+			if err != nil {
+				return "", fmt.Errorf("no place for the data, give --dir: %w", err)
+			}
+			base = filepath.Join(home, ".local", "share")
+		}
+		dir = filepath.Join(base, "dledger")
+	}
+	return filepath.Abs(dir)
+}
+
+// groupUp is a group that `up` runs.
+type groupUp struct {
+	upFlags
+	out, err io.Writer
+	ids      []string
+	peers    map[string]string
+}
+
+func newGroupUp(o *upFlags, out, stderr io.Writer) *groupUp {
+	u := &groupUp{upFlags: *o, out: out, err: stderr, peers: make(map[string]string)}
+	for i := range o.nodes {
+		id := "n" + strconv.Itoa(i)
+		u.ids = append(u.ids, id)
+		u.peers[id] = net.JoinHostPort("127.0.0.1", strconv.Itoa(o.portBase+upStep*i))
+	}
+	return u
+}
+
+func (u *groupUp) root(id string) string { return filepath.Join(u.dir, "dledger-"+id) }
+
+// check finds out beforehand what would make the start fail.
+func (u *groupUp) check() error {
+	exists := func(id string) bool {
+		_, err := os.Stat(u.root(id))
+		return err == nil
+	}
+	switch {
+	case u.nodes == 1 && (exists("n1") || exists("n2")):
+		return fmt.Errorf("%s holds a group of 3 nodes: run it with --nodes 3, or give another --dir", u.dir)
+	case u.nodes == 3 && exists("n0") && !exists("n1") && !exists("n2"):
+		return fmt.Errorf("%s holds a group of 1 node: run it without --nodes 3, or give another --dir", u.dir)
+	}
+	for _, id := range u.ids {
+		l, err := net.Listen("tcp", ":"+port(u.peers[id]))
+		if err != nil {
+			return fmt.Errorf("port %s for %s cannot be used, is another group running? (see --port-base): %w", port(u.peers[id]), id, err)
+		}
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	var c dledger.Config
+	if err := set(&c, u.set, slog.New(slog.DiscardHandler)); err != nil {
+		return err
+	}
+	return os.MkdirAll(u.dir, 0o755)
+}
+
+// runHere runs the one node in this process.
+func (u *groupUp) runHere(ctx context.Context) error {
+	log := slog.New(slog.NewTextHandler(u.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	node := dledger.Config{Group: upGroup, ID: u.ids[0], Peers: client.FormatPeers(u.peers), Dir: u.dir, Logger: log}
+	if err := set(&node, u.set, log); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() { served <- serve(ctx, []dledger.Config{node}, log, "", "") }()
+	led := u.await(ctx)
+	for {
+		select {
+		case err := <-served:
+			return err
+		case leader := <-led:
+			u.welcome(leader, func(string) int { return os.Getpid() })
+			led = nil
+		}
+	}
+}
+
+// await looks for the leader in the background; the channel gives its id, or nothing if ctx ends before.
+func (u *groupUp) await(ctx context.Context) <-chan string {
+	led := make(chan string, 1)
+	go func() {
+		c, err := client.New(client.Config{Group: upGroup, Peers: u.peers})
+		if err != nil {
+			return // the nodes refuse such a configuration, too, and say so
+		}
+		defer c.Close()
+		for ctx.Err() == nil {
+			if leader, err := c.Leader(ctx); err == nil {
+				led <- leader
+				return
+			}
+		}
+	}()
+	return led
+}
+
+// welcome says what runs where, and what to try.
+func (u *groupUp) welcome(leader string, pid func(id string) int) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "dledger %s, group %s\n", dledger.Version, upGroup)
+	for _, id := range u.ids {
+		role := "follower"
+		if id == leader {
+			role = "leader"
+		}
+		fmt.Fprintf(&b, "  %s  %s  pid %d  %-8s  %s\n", id, u.peers[id], pid(id), role, u.root(id))
+	}
+	if u.nodes > 1 {
+		fmt.Fprintf(&b, "logs: %s\n", u.logFile("nX"))
+	}
+	peers := ""
+	if u.portBase != upPort {
+		peers = fmt.Sprintf(" -p '%s'", client.FormatPeers(u.peers))
+	}
+	fmt.Fprintf(&b, "\nTry, in another terminal:\n  dledger append%s -d hello\n  dledger get%s -i 0\n  dledger status%s\n", peers, peers, peers)
+	if u.nodes > 1 {
+		fmt.Fprintf(&b, "  kill -9 %d\n", pid(leader))
+	}
+	fmt.Fprintln(&b, "\nCtrl-C stops the group; the data stays.")
+	u.print(b.String())
+}
+
+// print tells the user something. Nobody may be there any more to read it, which does not concern the nodes.
+func (u *groupUp) print(text string) { _, _ = io.WriteString(u.out, text) }
+
+// child is a node in a process of its own.
+type child struct {
+	id   string
+	cmd  *exec.Cmd
+	ends int // times it ended in a row soon after its start
+	from time.Time
+}
+
+// ended is a child's end on its way to the loop.
+type ended struct {
+	*child
+	err error
+}
+
+func (u *groupUp) logFile(id string) string { return filepath.Join(u.dir, id+".log") }
+
+func (u *groupUp) args(id string) []string {
+	args := []string{"server", "-g", upGroup, "-i", id, "-p", client.FormatPeers(u.peers), "-s", u.dir}
+	for _, s := range u.set {
+		args = append(args, "--set", s)
+	}
+	return args
+}
+
+// runChildren runs each node in a process, until ctx ends.
+func (u *groupUp) runChildren(ctx context.Context) error {
+	// A child gets SIGTERM when the thread ends that started it, so this one has to last as long as this function.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	ends := make(chan ended, len(u.ids))
+	running := make(map[string]*child)
+	defer func() { u.stop(running, ends) }()
+	for _, id := range u.ids {
+		c := &child{id: id}
+		if err := u.start(c, ends); err != nil {
+			return err
+		}
+		running[id] = c
+	}
+	lookCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	led := u.await(lookCtx)
+	welcomed := false
+	restart := make(chan *child, len(u.ids))
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case leader := <-led:
+			led, welcomed = nil, true
+			u.welcome(leader, func(id string) int {
+				if c := running[id]; c != nil {
+					return c.cmd.Process.Pid
+				}
+				return 0
+			})
+		case e := <-ends:
+			delete(running, e.id)
+			if !welcomed && !killed(e.err) {
+				return fmt.Errorf("%s did not start: %s", e.id, u.lastWords(e))
+			}
+			u.print(fmt.Sprintf("%s (pid %d) ended: %s\n", e.id, e.cmd.Process.Pid, u.lastWords(e)))
+			switch {
+			case u.restart:
+				e.child.again(restart)
+			case len(running) == 0:
+				return errors.New("all nodes have ended")
+			default:
+				u.print("start it again with: " + u.commandLine(e.id) + "\n")
+			}
+		case c := <-restart:
+			if err := u.start(c, ends); err != nil {
+				return err
+			}
+			running[c.id] = c
+			u.print(fmt.Sprintf("%s started again, pid %d\n", c.id, c.cmd.Process.Pid))
+		}
+	}
+}
+
+// again hands c to restart: at once, or later if it did not last.
+func (c *child) again(restart chan<- *child) {
+	if time.Since(c.from) > 10*time.Second {
+		c.ends = 0
+	}
+	pause := time.Duration(0)
+	if c.ends++; c.ends > 1 {
+		pause = min(time.Second<<(c.ends-2), 30*time.Second)
+	}
+	time.AfterFunc(pause, func() { restart <- c })
+}
+
+// start starts the process; its end comes by ends.
+func (u *groupUp) start(c *child, ends chan<- ended) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(u.logFile(c.id), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the child has its own
+	c.cmd = exec.Command(program, u.args(c.id)...)
+	c.cmd.Stderr = log
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setpgid:   true, // Ctrl-C is for this process, which then stops the children in its own way
+		Pdeathsig: syscall.SIGTERM,
+	}
+	if err := c.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", c.id, err)
+	}
+	c.from = time.Now()
+	started := &child{id: c.id, cmd: c.cmd, ends: c.ends, from: c.from}
+	go func() { ends <- ended{started, started.cmd.Wait()} }()
+	return nil
+}
+
+// stop ends all children and waits for them.
+func (u *groupUp) stop(running map[string]*child, ends <-chan ended) {
+	signal := func(s os.Signal) {
+		for _, c := range running {
+			if err := c.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				u.print(fmt.Sprintf("stop %s: %v\n", c.id, err))
+			}
+		}
+	}
+	signal(syscall.SIGTERM)
+	deadline := time.After(stopTimeout)
+	for len(running) > 0 {
+		select {
+		case e := <-ends:
+			delete(running, e.id)
+		case <-deadline:
+			u.print("some nodes do not stop and are killed\n")
+			signal(syscall.SIGKILL)
+		}
+	}
+}
+
+// killed tells whether a process was ended from outside.
+func killed(err error) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled()
+}
+
+// lastWords says why a child ended: its error line if it failed, else how it ended.
+func (u *groupUp) lastWords(e ended) string {
+	how := "exit code 0"
+	if e.err != nil {
+		how = e.err.Error()
+	}
+	if killed(e.err) {
+		return how
+	}
+	text, err := os.ReadFile(u.logFile(e.id))
+	if err != nil {
+		return how
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if last, ok := strings.CutPrefix(lines[len(lines)-1], "dledger: "); ok && e.err != nil {
+		return last
+	}
+	return how + ", see " + u.logFile(e.id)
+}
+
+// commandLine is what starts a node by hand.
+func (u *groupUp) commandLine(id string) string {
+	parts := []string{"dledger"}
+	for _, a := range u.args(id) {
+		if strings.ContainsAny(a, " ;'\"$&|<>()*?\\") {
+			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		parts = append(parts, a)
+	}
+	return strings.Join(parts, " ")
+}
