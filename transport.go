@@ -143,11 +143,7 @@ func (t *transport) Send(m *raft.Message) {
 	switch {
 	case kind == kindRefused:
 	case m.Type == raft.MsgPreVote && kind != kindOurs:
-		if t.compat == raft.CompatGo {
-			p.failed(m) // to a node of the original it would be a vote
-		} else {
-			p.askMetadata(m)
-		}
+		p.preVote(m, kind)
 	case m.Type.IsPush() || m.Type == raft.MsgReset:
 		if kind != kindUnknown {
 			p.push(m)
@@ -273,6 +269,20 @@ func (p *peer) toldNothing(life int, err error) {
 		p.helloing = false
 	}
 	p.mu.Unlock()
+}
+
+// preVote serves a pre-vote to a peer that is not known to be ours: for a node of the original it would be a vote. In compat go it
+// waits for the handshake. Otherwise a Java node is asked for its leader instead, and one that answers no question, though
+// connected, is passed over, as the original would: its vote decides.
+func (p *peer) preVote(m *raft.Message, kind peerKind) {
+	switch {
+	case p.t.compat == raft.CompatGo:
+		p.failed(m)
+	case kind == kindSilent:
+		p.t.loop.Deliver(raft.Message{Type: raft.MsgPreVoteAnswer, From: p.id, To: p.t.self, Vote: raft.VoteAccept, Term: m.Term, Last: m.Last}, nil)
+	default:
+		p.askMetadata(m)
+	}
 }
 
 // askMetadata stands in for a pre-vote towards a node of the original: one that knows no leader would vote.
