@@ -152,6 +152,14 @@ type mark struct {
 	end   int64 // position behind the entry
 }
 
+// ioLock is a mutex that is held over I/O. It is made of a channel so that on virtual time (testing/synctest) those who wait for a disk that
+// hangs count as waiting, and time goes on.
+type ioLock chan struct{}
+
+func newIOLock() ioLock  { return make(ioLock, 1) }
+func (l ioLock) Lock()   { l <- struct{}{} }
+func (l ioLock) Unlock() { <-l }
+
 // Store is a replica's log, term, vote and commit index on disk (DLedgerMmapFileStore and MemberState's file in the Java original).
 //
 //  1. bytes behind the last entry are zeros, in the data files and in the index files, up to what an unfinished Flush left there;
@@ -175,11 +183,11 @@ type Store struct {
 
 	// ioMu is held, over I/O, by what makes things durable or moves the log's bounds other than forwards: Sync, Checkpoint,
 	// Truncate, Reset, and Expire for its bookkeeping. It is taken before createMu and mu.
-	ioMu sync.Mutex
+	ioMu ioLock
 	// expireMu keeps Reset and a round of Expire apart; it is taken before ioMu.
-	expireMu sync.Mutex
+	expireMu ioLock
 	// createMu is held while files come and go. It is taken before mu.
-	createMu   sync.Mutex
+	createMu   ioLock
 	background sync.WaitGroup // goroutines "prepare": at most one for data and one for index files
 
 	mu       sync.RWMutex // guards all below; never held over I/O
@@ -241,7 +249,7 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Log, lost: -1}
+	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Log, lost: -1, ioMu: newIOLock(), expireMu: newIOLock(), createMu: newIOLock()}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.release())
 	}
