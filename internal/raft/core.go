@@ -158,7 +158,7 @@ type Core struct {
 	// published is the commit index of the last Ready. What it covers is written; what commit covers beyond it may be entries of
 	// this batch that the disk has not taken yet.
 	published Index
-	led       ID // who has been heard as leader of the present term, "" = nobody; outlives leader
+	led       ID // who has been known as leader of the present term, "" = nobody; outlives leader
 	// durable is the last index this node's own sync has covered; in async mode the caller reports it right after the write.
 	durable   Index
 	durableAt Instant // last time durable moved or had nothing to wait for
@@ -390,7 +390,7 @@ func (c *Core) Tick(now Instant) {
 	}
 	c.tickTaking()
 	if c.transfer.to != "" && now >= c.transfer.until {
-		c.endTransfer(StatusTakeLeadershipFailed, c.term)
+		c.endTransfer(StatusTakeLeadershipFailed)
 	}
 }
 

@@ -88,9 +88,9 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 	switch c.transfer.to {
 	case "":
 	case leader:
-		c.endTransfer(StatusOK, t)
+		c.endTransfer(StatusOK)
 	default:
-		c.endTransfer(StatusTakeLeadershipFailed, t)
+		c.endTransfer(StatusTakeLeadershipFailed)
 	}
 	c.campaign.phase = idle
 	c.heard = c.now
@@ -257,8 +257,9 @@ func (c *Core) conclude() {
 // and voted in, where the original only enters it and answers TERM_NOT_READY; its candidates understand both. With that, rules 9
 // and 10 have no case left here: no term is below that of the own last entry, and who takes leadership over has voted for itself.
 //
-// A candidate that has led this very term is refused too: it was restarted, may have lost entries, and would write others with the
-// same index and term (fault 6). ALREADY_VOTED sends it to the next term.
+// Nobody is voted for in a term that has had a leader, even if it was this candidate: it was restarted, may have lost entries, and
+// would write others with the same index and term (fault 6); or the disk of a voter was lost meanwhile (fault 36). ALREADY_VOTED
+// sends a Java candidate to the next term.
 func (c *Core) castVote(m *Message) (VoteResult, Term) {
 	c.learn(m.Term, m.From)
 	last, lastTerm := c.log.last, c.log.lastTerm()
@@ -273,7 +274,7 @@ func (c *Core) castVote(m *Message) (VoteResult, Term) {
 		return VoteExpiredTerm, c.term
 	case c.leader != "" && c.leader != m.Leader:
 		return VoteAlreadyHasLeader, c.term
-	case c.vote != "" && c.vote != m.Leader, c.led == m.Leader:
+	case c.vote != "" && c.vote != m.Leader, c.led != "":
 		return VoteAlreadyVoted, c.term
 	}
 	if c.vote == "" {

@@ -102,7 +102,7 @@ func (c *Core) becomeLeader() {
 	c.role, c.leader, c.led, c.lapsed = Leader, c.cfg.ID, c.cfg.ID, false
 	c.campaign.phase = idle
 	if c.transfer.to != "" {
-		c.endTransfer(StatusTakeLeadershipFailed, c.term) // one of an earlier leadership
+		c.endTransfer(StatusTakeLeadershipFailed) // one of an earlier leadership
 	}
 	c.termFirst = c.log.last + 1
 	c.durableAt = c.now

@@ -72,19 +72,19 @@ func (c *Core) onTransferAnswer(m *Message) {
 	if c.transfer.to == "" || c.transfer.to != m.From {
 		return
 	}
-	c.endTransfer(m.Status, m.Term)
 	if m.Status == StatusOK {
 		c.learn(m.Term, m.From)
 	}
+	c.endTransfer(m.Status)
 }
 
 // endTransfer answers the client and lets proposals in again. A transferee that could not take over is not tried again at once:
 // the group would refuse proposals for most of the time.
-func (c *Core) endTransfer(s Status, t Term) {
+func (c *Core) endTransfer(s Status) {
 	k := c.transfer
 	c.transfer = transfer{}
 	if k.ref != 0 {
-		c.reply(&k.request, Message{Status: s, Term: t})
+		c.reply(&k.request, Message{Status: s, Term: c.term})
 	} else if s != StatusOK {
 		c.preferred = c.now + preferredPause
 	}
