@@ -14,13 +14,14 @@ type Stamp func(i int, index raft.Index, pos int64, body []byte)
 
 // tail is the end of the log including what is staged, and the staged writes. Only the owner uses it.
 type tail struct {
-	last    mark
-	chunks  []*chunk // staged, oldest first
-	writes  []write  // what Flush has to write for them, at most one for each data file
-	records []byte   // index records from firstRecord on
-	from    raft.Index
-	bytes   int64
-	bare    bool // an entry without checksum is staged
+	last       mark
+	chunks     []*chunk   // staged, oldest first
+	writes     []write    // what Flush has to write for them, at most one for each data file
+	records    []byte     // their index records
+	from       raft.Index // of the first record
+	indexFiles []*file    // that the last Flush wrote
+	bytes      int64
+	bare       bool // an entry without checksum is staged
 }
 
 // write is a stretch of one data file: entries back to back, and maybe the blank record that ends the file.
@@ -36,7 +37,7 @@ func (t *tail) reset(m mark) {
 	for i := range t.writes {
 		clear(t.writes[i].bufs)
 	}
-	*t = tail{last: m, chunks: t.chunks[:0], writes: t.writes[:0], records: t.records[:0], from: m.index + 1}
+	*t = tail{last: m, chunks: t.chunks[:0], writes: t.writes[:0], records: t.records[:0], from: m.index + 1, indexFiles: t.indexFiles[:0]}
 }
 
 // plan is where a batch of entries goes: computed, and its space reserved, before anything is staged.
@@ -297,8 +298,7 @@ func (s *Store) Flush() error {
 			return s.noSpace(s.data.size, err)
 		}
 	}
-	indexFiles, err := s.writeRecords()
-	if err != nil {
+	if err := s.writeRecords(); err != nil {
 		return s.noSpace(s.index.size, err)
 	}
 
@@ -306,7 +306,7 @@ func (s *Store) Flush() error {
 	for _, w := range t.writes {
 		s.dirty = with(s.dirty, w.f)
 	}
-	for _, f := range indexFiles {
+	for _, f := range t.indexFiles {
 		s.dirtyIdx = with(s.dirtyIdx, f)
 	}
 	s.addRuns(t)
@@ -348,22 +348,23 @@ func (s *Store) addRuns(t *tail) {
 	}
 }
 
-// writeRecords writes the staged index records and gives the files they went to.
-func (s *Store) writeRecords() (used []*file, err error) {
+// writeRecords writes the staged index records and notes the files they went to.
+func (s *Store) writeRecords() error {
 	b := s.tail.records
+	s.tail.indexFiles = s.tail.indexFiles[:0]
 	for at := int64(s.tail.from) * entry.IndexSize; len(b) > 0; {
 		s.mu.RLock()
 		f := s.index.find(at)
 		s.mu.RUnlock()
 		part := b[:min(int64(len(b)), f.off+s.index.size-at)]
 		if _, err := f.WriteAt(part, at-f.off); err != nil {
-			return nil, err
+			return err
 		}
-		used = append(used, f)
+		s.tail.indexFiles = append(s.tail.indexFiles, f)
 		b = b[len(part):]
 		at += int64(len(part))
 	}
-	return used, nil
+	return nil
 }
 
 // payloadReader walks over the entries of a payload, copying only those that lie across pieces.

@@ -138,7 +138,11 @@ func (c *cache) read(n int, lo, hi raft.Index, maxBytes int) (raft.Payload, raft
 		}
 		to := recs[k-1].off + recs[k-1].size
 		if out == nil {
-			out = make(raft.Payload, 0, min(len(c.chunks)-n, 8))
+			pieces := len(ch.pieces)
+			if k == len(recs) && lo+raft.Index(k) < hi {
+				pieces += min(len(c.chunks)-n, 15) // more chunks follow
+			}
+			out = make(raft.Payload, 0, pieces)
 		}
 		out = ch.slice(from, to, out)
 		left -= int64(to - from)

@@ -343,7 +343,7 @@ func TestCrashesLeaveTheLogBeforeOrAfter(t *testing.T) {
 
 // The same with scripts made by chance. Replay one with go test -run Random -crash.seed=N.
 func TestRandomScriptsSurviveCrashes(t *testing.T) {
-	seeds := []uint64{2, 3, 4, uint64(time.Now().UnixNano())}
+	seeds := []uint64{2, 3, uint64(time.Now().UnixNano())}
 	if *crashSeed != 0 {
 		seeds = []uint64{*crashSeed}
 	}
@@ -351,7 +351,7 @@ func TestRandomScriptsSurviveCrashes(t *testing.T) {
 		t.Run(fmt.Sprintf("-crash.seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
 			c := newCrashTest(t, seed)
-			for range 25 {
+			for range 20 {
 				c.random()
 			}
 			t.Logf("%d crashes", c.crashes)

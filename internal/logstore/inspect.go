@@ -281,6 +281,7 @@ func (in *Inspector) Verify() (Report, error) {
 	rep := Report{Info: in.info, Problems: append([]error(nil), in.problems...)}
 	sure := in.sure()
 	sc := in.scanner(in.data.base(), -1, 0)
+	sc.blanks = true
 	for len(in.data.files) > 0 {
 		if in.cutAt(sc.next) {
 			break

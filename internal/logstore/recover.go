@@ -394,15 +394,18 @@ func (x *indexFixer) flush() error {
 		return nil
 	}
 	at := int64(x.from) * entry.IndexSize
-	f, err := x.obtain(&x.index, at)
-	if err != nil {
-		return err
-	}
 	x.have = append(x.have[:0], x.want...)
-	if _, err := f.ReadAt(x.have, at-f.off); err != nil {
-		return fmt.Errorf("read %s: %w", f.name, err)
+	f := x.index.find(at)
+	if f != nil {
+		if _, err := f.ReadAt(x.have, at-f.off); err != nil {
+			return fmt.Errorf("read %s: %w", f.name, err)
+		}
 	}
-	if !bytes.Equal(x.have, x.want) {
+	if f == nil || !bytes.Equal(x.have, x.want) {
+		f, err := x.obtain(&x.index, at)
+		if err != nil {
+			return err
+		}
 		if _, err := f.WriteAt(x.want, at-f.off); err != nil {
 			return x.fail(fmt.Errorf("write %s: %w", f.name, err))
 		}

@@ -66,7 +66,7 @@ func (s *source) damage(pos int64, index raft.Index, cause error) error {
 
 // zerosFrom tells whether every byte from pos on is 0.
 func (s *source) zerosFrom(pos int64) (bool, error) {
-	b := make([]byte, scanBuffer)
+	b := make([]byte, max(min(scanBuffer, s.limit()-pos), 0))
 	for pos < s.limit() {
 		part := b[:min(int64(len(b)), s.at(pos).off+s.size-pos)]
 		if err := s.read(part, pos); err != nil {
@@ -104,6 +104,7 @@ type scanner struct {
 	term     raft.Term  // lower bound
 	checkPos bool
 	sealed   raft.Index // entries above need checksums; -2 = none does
+	blanks   bool       // the rest of a blank record must be zeros
 	buf      []byte     // bytes of the files from bufPos on
 	bufPos   int64
 	bytes    []byte // the entry that step found; good until the next step
@@ -156,6 +157,9 @@ func (sc *scanner) step() bool {
 				sc.err = fmt.Errorf("%w: size %d with %d bytes left", errBlank, size, left)
 				return false
 			}
+			if sc.err = sc.blank(size); sc.err != nil {
+				return false
+			}
 			sc.pos += size
 			continue
 		case magic == 0 && size == 0:
@@ -169,6 +173,26 @@ func (sc *scanner) step() bool {
 		return sc.err == nil
 	}
 	return false
+}
+
+// blank checks the rest of a blank record of size bytes, where that is asked for.
+func (sc *scanner) blank(size int64) error {
+	if !sc.blanks {
+		return nil
+	}
+	for off := int64(entry.BlankSize); off < size; {
+		b, err := sc.peek(sc.pos+off, int(min(size-off, scanBuffer)))
+		if err != nil {
+			return err
+		}
+		for i, c := range b {
+			if c != 0 {
+				return fmt.Errorf("%w: byte %d of it is not 0", errBlank, off+int64(i))
+			}
+		}
+		off += int64(len(b))
+	}
+	return nil
 }
 
 // entry checks the entry whose header is head.

@@ -155,8 +155,12 @@ func openSide(fs vfs.FS, dir, name string, m meta, slot int) (*sidecar, error) {
 			err = fs.SyncDir(dir)
 		}
 	}
+	var size int64
 	if err == nil {
-		err = f.Allocate(0, sideBytes) // an existing one may have been cut
+		size, err = f.Size()
+	}
+	if err == nil && size < sideBytes {
+		err = f.Allocate(0, sideBytes)
 	}
 	if err != nil {
 		err = fmt.Errorf("open %s: %w", name, err)

@@ -3,7 +3,9 @@ package logstore
 import (
 	"bytes"
 	"fmt"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"dledger/internal/entry"
 	"dledger/internal/raft"
@@ -105,3 +107,15 @@ func TestEntriesAreThereAfterCloseAndOpen(t *testing.T) {
 	check(t, s, 0, 35, terms)
 	must(t, s.Close())
 }
+
+// clock is a time that stands still until it is moved.
+type clock struct{ t atomic.Int64 }
+
+func newClock() *clock {
+	c := &clock{}
+	c.t.Store(time.Date(2030, 1, 1, 4, 0, 0, 0, time.Local).UnixNano())
+	return c
+}
+
+func (c *clock) now() time.Time    { return time.Unix(0, c.t.Load()) }
+func (c *clock) add(seconds int64) { c.t.Add(seconds * int64(time.Second)) }

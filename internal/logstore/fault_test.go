@@ -1,0 +1,423 @@
+package logstore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"dledger/internal/entry"
+	"dledger/internal/raft"
+	"dledger/internal/vfs"
+)
+
+// A disk that fails once has the last word: whatever comes later is refused, and a restart finds a log that is right.
+func TestFirstFailureIsFinal(t *testing.T) {
+	for _, op := range []string{"write", "datasync", "create", "syncdir", "zero", "sync", "rename"} {
+		for n := 1; ; n++ {
+			m := vfs.NewMem()
+			s := mustOpen(t, small(m))
+			m.SetHook(vfs.FailNth(op, n, syscall.EIO))
+			synced := raft.Index(-1)
+			err := everything(s, &synced)
+			if err == nil {
+				if n == 1 {
+					t.Errorf("no call of kind %s", op)
+				}
+				break
+			}
+			if !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.EIO) {
+				t.Fatalf("%s %d: %v, want a failed store", op, n, err)
+			}
+			_, syncErr := s.Sync()
+			_, expireErr := s.Expire()
+			for i, err := range []error{s.Append(s.tail.last.index+1, 9, 1, bodies(1, 5), nil), s.AppendEncoded(s.tail.last.index+1, nil), s.Flush(),
+				s.Truncate(0), s.Reset(99, 0, 1), s.SaveTerm(9, ""), s.SetCommit(9), s.Checkpoint(), syncErr, expireErr} {
+				if !errors.Is(err, ErrFailed) {
+					t.Fatalf("%s %d: later call %d gives %v, want a failed store", op, n, i, err)
+				}
+			}
+			if err := s.Close(); !errors.Is(err, ErrFailed) {
+				t.Fatalf("%s %d: close gives %v", op, n, err)
+			}
+			m = m.Fork(vfs.KeepNone)
+			s = mustOpen(t, small(m))
+			if st := s.State(); st.Last < synced {
+				t.Fatalf("%s %d: %d entries were synced, %d are there", op, n, synced+1, st.Last+1)
+			}
+			must(t, s.Close())
+		}
+	}
+}
+
+// everything does one of each, and notes the last index that it knows to be durable.
+func everything(s *Store, synced *raft.Index) (err error) {
+	do := func(f func() error) {
+		if err == nil {
+			err = f()
+		}
+	}
+	add := func(n int, term raft.Term) {
+		do(func() error { return s.Append(s.tail.last.index+1, term, entry.MagicNormal, bodies(n, 20), nil) })
+		do(s.Flush)
+	}
+	sync := func() {
+		do(func() error {
+			last, err := s.Sync()
+			if err == nil {
+				*synced = last
+			}
+			return err
+		})
+	}
+	add(6, 1)
+	sync()
+	do(func() error { return s.SaveTerm(2, "n1") })
+	add(3, 2)
+	*synced = min(*synced, 4)
+	do(func() error { return s.Truncate(4) })
+	add(4, 2)
+	sync()
+	do(func() error { return s.SetCommit(5) })
+	do(s.Checkpoint)
+	return err
+}
+
+func TestFullDiskRefusesAndGoesOn(t *testing.T) {
+	m := vfs.NewMem()
+	clock := newClock()
+	cfg := small(m)
+	cfg.Now = clock.now
+	s := mustOpen(t, cfg)
+	fill(t, s, 3, 1)
+	must(t, s.SaveTerm(1, "n0"))
+	m.SetCapacity(m.Used() + 600) // room for two data files
+	var err error
+	next := raft.Index(4)
+	for err == nil {
+		if err = s.Append(next, 1, entry.MagicNormal, [][]byte{body(next, 1)}, nil); err == nil {
+			must(t, s.Flush())
+			next++
+		}
+	}
+	if !errors.Is(err, ErrDiskFull) || errors.Is(err, ErrFailed) {
+		t.Fatalf("append on a full disk: %v", err)
+	}
+	if !s.Full() {
+		t.Error("not full")
+	}
+	check(t, s, 0, next-1, always(1))
+	if _, err := s.Sync(); err != nil {
+		t.Errorf("sync on a full disk: %v", err)
+	}
+	must(t, s.SetCommit(next-1))
+	must(t, s.Checkpoint())
+	clock.add(2)
+	if !s.Full() {
+		t.Error("not full after a while")
+	}
+	m.SetCapacity(0)
+	if !s.Full() {
+		t.Error("looked at the disk again within a second")
+	}
+	clock.add(2)
+	if s.Full() {
+		t.Error("full although there is space again")
+	}
+	fill(t, s, 30, 1)
+	check(t, s, 0, 30, always(1))
+	must(t, s.Close())
+	check(t, mustOpen(t, cfg), 0, 30, always(1))
+}
+
+// Wherever the space runs out, the call that needed it is refused and can be repeated, and nothing is lost or seen half.
+func TestNoSpaceAnywhereCanBeRetried(t *testing.T) {
+	for _, op := range []string{"create", "write", "allocate", "open"} {
+		for n := 1; n < 60; n++ {
+			m := vfs.NewMem()
+			s := mustOpen(t, small(m))
+			hit := false
+			fail := vfs.FailNth(op, n, syscall.ENOSPC)
+			if op == "write" {
+				fail = vfs.FailNth(op, n, &vfs.ShortError{N: 11, Err: syscall.ENOSPC})
+			}
+			m.SetHook(func(c vfs.Call) error {
+				if c.Name == "base/dledger-n0/commit" {
+					return nil // allocated when it was made
+				}
+				err := fail(c)
+				hit = hit || err != nil
+				return err
+			})
+			retry := func(f func() error) {
+				for {
+					before := s.State()
+					err := f()
+					if err == nil {
+						return
+					}
+					after := s.State()
+					if !errors.Is(err, ErrDiskFull) || errors.Is(err, ErrFailed) || after.Last != before.Last || after.Term != before.Term {
+						t.Fatalf("%s %d: %v, was %+v, is %+v", op, n, err, before, after)
+					}
+				}
+			}
+			for term := raft.Term(1); term < 4; term++ {
+				retry(func() error { return s.SaveTerm(term, "n0") })
+				for range 3 {
+					var b [][]byte
+					first := s.tail.last.index + 1
+					for i := range raft.Index(6) {
+						b = append(b, body(first+i, term))
+					}
+					retry(func() error { return s.Append(first, term, entry.MagicNormal, b, nil) })
+					retry(s.Flush)
+				}
+			}
+			term := func(i raft.Index) raft.Term { return raft.Term(i/18) + 1 }
+			check(t, s, 0, 53, term)
+			must(t, s.Close())
+			m.SetHook(nil)
+			s = mustOpen(t, small(m))
+			check(t, s, 0, 53, term)
+			must(t, s.Close())
+			if !hit {
+				break
+			}
+		}
+	}
+}
+
+// A batch that goes over several files and is refused leaves at most one empty file: the original does not start with two.
+func TestRefusedBatchLeavesAtMostOneEmptyFile(t *testing.T) {
+	m := vfs.NewMem()
+	s := mustOpen(t, small(m))
+	fill(t, s, 1, 1)
+	m.SetCapacity(m.Used() + 3*256)
+	if err := s.Append(2, 1, entry.MagicNormal, bodies(20, 100), nil); !errors.Is(err, ErrDiskFull) {
+		t.Fatalf("append: %v", err)
+	}
+	names, err := m.ReadDir("base/dledger-n0/data")
+	must(t, err)
+	if len(names) > 2 {
+		t.Errorf("files %q", names)
+	}
+	fill(t, s, 5, 1)
+	check(t, s, 0, 5, always(1))
+}
+
+func TestEntriesThatDoNotBelongAreRefused(t *testing.T) {
+	leader := mustOpen(t, small(vfs.NewMem()))
+	fill(t, leader, 9, 3)
+	encoded := func(lo, hi raft.Index) raft.Payload {
+		p, last, err := leader.Read(lo, hi, 1<<20)
+		must(t, err)
+		if last != hi-1 {
+			t.Fatalf("read up to %d", last)
+		}
+		b := slices.Concat(p...)
+		return raft.Payload{b[:30:30], b[30:45], nil, b[45:]}
+	}
+	change := func(p raft.Payload, off int, mask byte) raft.Payload {
+		b := slices.Concat(p...)
+		b[off] ^= mask
+		return raft.Payload{b}
+	}
+	s := mustOpen(t, small(vfs.NewMem()))
+	must(t, s.AppendEncoded(0, encoded(0, 2)))
+	must(t, s.AppendEncoded(2, encoded(0, 4))) // what is there already is skipped
+	must(t, s.Flush())
+
+	bare := slices.Concat(encoded(4, 5)...)
+	clear(bare[36:44])
+	moved := slices.Clone(bare)
+	moved[31] ^= 4
+	old := slices.Clone(bare)
+	old[23] = 2
+	cases := []struct {
+		name string
+		from raft.Index
+		p    raft.Payload
+		want error
+	}{
+		{"gap", 5, encoded(5, 7), ErrOrder},
+		{"overlap", 3, encoded(3, 5), ErrOrder},
+		{"gap inside", 4, append(encoded(4, 5), encoded(6, 7)...), ErrOrder},
+		{"older term", 4, raft.Payload{old}, ErrOrder},
+		{"header changed", 4, change(encoded(4, 6), 17, 1), entry.ErrChain},
+		{"body changed", 4, change(encoded(4, 6), 50, 1), entry.ErrBody},
+		{"cut", 4, raft.Payload{bare[:50]}, entry.ErrShort},
+		{"cut in the header", 4, raft.Payload{bare[:20]}, entry.ErrShort},
+		{"no entry", 4, raft.Payload{make([]byte, 100)}, entry.ErrHeader},
+	}
+	for _, c := range cases {
+		if err := s.AppendEncoded(c.from, c.p); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	var pe *PositionError
+	if err := s.AppendEncoded(4, raft.Payload{moved}); !errors.As(err, &pe) || pe.Index != 4 || pe.Want == pe.Got {
+		t.Errorf("moved: %v, want a position error for entry 4", err)
+	}
+	must(t, s.AppendEncoded(4, encoded(2, 10)))
+	must(t, s.Flush())
+	check(t, s, 0, 9, always(3))
+
+	if err := s.Append(9, 3, 1, bodies(1, 1), nil); !errors.Is(err, ErrOrder) {
+		t.Errorf("append at a taken index: %v", err)
+	}
+	if err := s.Append(10, 2, 1, bodies(1, 1), nil); !errors.Is(err, ErrOrder) {
+		t.Errorf("append of an older term: %v", err)
+	}
+	if err := s.Append(10, 3, 1, [][]byte{nil, make([]byte, 256-48-7)}, nil); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("append of a large body: %v", err)
+	}
+	must(t, s.Append(10, 3, 1, [][]byte{make([]byte, 256-48-8)}, nil))
+	must(t, s.Flush())
+	if err := s.Truncate(3); err != nil {
+		t.Errorf("truncate: %v", err)
+	}
+	must(t, s.SetCommit(3))
+	if err := s.Truncate(2); !errors.Is(err, ErrCommitted) {
+		t.Errorf("truncate of a committed entry: %v", err)
+	}
+}
+
+// Where Java 0.4 leads, an entry may carry a position of another log: it is stored as it came, and the index record has the real one.
+func TestMovedEntriesAreStoredWhereTheyBelong(t *testing.T) {
+	leader := mustOpen(t, small(vfs.NewMem()))
+	must(t, leader.Reset(0, 56, -1))
+	fill(t, leader, 9, 1)
+	p, _, err := leader.Read(0, 10, 1<<20)
+	must(t, err)
+	m := vfs.NewMem()
+	cfg := small(m)
+	cfg.Compat = raft.Compat04
+	s := mustOpen(t, cfg)
+	must(t, s.AppendEncoded(0, p))
+	must(t, s.Flush())
+	see := func() {
+		check(t, s, 0, 9, always(1))
+		want := int64(0)
+		for i := range raft.Index(10) {
+			pos, size, err := s.Pos(i)
+			must(t, err)
+			if place, _ := entry.Place(want, size, 256); pos != place {
+				t.Errorf("entry %d lies at %d, want %d", i, pos, place)
+			}
+			want = pos + int64(size)
+		}
+	}
+	see()
+	m.Crash(vfs.KeepAll)
+	cfg.Compat = raft.CompatGo // the group's setting may change; the log remembers
+	s = mustOpen(t, cfg)
+	see()
+	must(t, s.Close())
+	in, err := Inspect(m, cfg.Dir)
+	must(t, err)
+	rep, err := in.Verify()
+	must(t, err)
+	if len(rep.Problems) > 0 || rep.Moved != 10 {
+		t.Errorf("%d moved, problems %v", rep.Moved, rep.Problems)
+	}
+}
+
+// A stuck sync holds up neither appends nor reads.
+func TestAppendsGoOnDuringASync(t *testing.T) {
+	m := vfs.NewMem()
+	s := mustOpen(t, small(m))
+	fill(t, s, 2, 1)
+	stuck, free := make(chan bool), make(chan bool)
+	m.SetHook(func(c vfs.Call) error {
+		if c.Op == "datasync" {
+			stuck <- true
+			<-free
+		}
+		return nil
+	})
+	done := make(chan error)
+	go func() {
+		last, err := s.Sync()
+		if err == nil && last != 2 {
+			err = fmt.Errorf("sync covers %d, want 2", last)
+		}
+		done <- err
+	}()
+	<-stuck
+	fill(t, s, 20, 1)
+	must(t, s.SetCommit(10))
+	check(t, s, 0, 20, always(1))
+	m.SetHook(nil)
+	close(free)
+	must(t, <-done)
+	if st := s.State(); st.Durable != 2 {
+		t.Errorf("durable %d, want 2", st.Durable)
+	}
+	if last, err := s.Sync(); last != 20 || err != nil {
+		t.Errorf("second sync: %d, %v", last, err)
+	}
+}
+
+// A follower of a Java leader holds entries without checksums. What of them was synced stays after a power cut; what was
+// not, nobody can tell from torn bytes, so it goes.
+func TestEntriesWithoutChecksumAreTrustedAsFarAsSynced(t *testing.T) {
+	leader := mustOpen(t, small(vfs.NewMem()))
+	fill(t, leader, 9, 1)
+	var p raft.Payload
+	for i := range raft.Index(10) {
+		one, _, err := leader.Read(i, i+1, 0)
+		must(t, err)
+		b := slices.Concat(one...)
+		clear(b[36:44])
+		p = append(p, b)
+	}
+	m := vfs.NewMem()
+	s := mustOpen(t, small(m))
+	must(t, s.AppendEncoded(0, p[:6]))
+	must(t, s.Flush())
+	last, err := s.Sync()
+	must(t, err)
+	if last != 5 {
+		t.Fatalf("synced %d", last)
+	}
+	must(t, s.AppendEncoded(6, p[6:]))
+	must(t, s.Flush())
+	check(t, mustOpen(t, small(m.Fork(vfs.KeepAll))), 0, 5, always(1))
+	check(t, mustOpen(t, small(m.Fork(vfs.KeepNone))), 0, 5, always(1))
+	check(t, mustOpen(t, small(m.Fork(nil))), 0, 9, always(1))
+}
+
+func TestDirectoryIsHeldByOneStore(t *testing.T) {
+	m := vfs.NewMem()
+	s := mustOpen(t, small(m))
+	if _, err := Open(small(m)); !errors.Is(err, vfs.ErrLocked) {
+		t.Errorf("second open: %v", err)
+	}
+	must(t, s.Close())
+	must(t, mustOpen(t, small(m)).Close())
+	if err := s.Append(0, 1, 1, bodies(1, 1), nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("append to a closed store: %v", err)
+	}
+	if err := s.Close(); !errors.Is(err, ErrClosed) {
+		t.Errorf("second close: %v", err)
+	}
+}
+
+func TestBadSettingsAreNamed(t *testing.T) {
+	for _, c := range []Config{
+		{},
+		{Dir: "d", DataFileSize: 55},
+		{Dir: "d", IndexFileSize: 33},
+		{Dir: "d", DataDirs: []string{"x"}, ReadOnlyDirs: []string{"x"}},
+		{Dir: "d", Retention: Retention{DeleteWhen: "4;25"}},
+		{Dir: "d", Retention: Retention{DeleteWhen: "four"}},
+	} {
+		c.FS = vfs.NewMem()
+		if s, err := Open(c); err == nil {
+			t.Errorf("%+v opens", c)
+			must(t, s.Close())
+		}
+	}
+}
