@@ -69,7 +69,8 @@ func NewClient(cfg ClientConfig) *Client {
 }
 
 // Go sends a request to address ("host:port", "[::1]:port"). It never waits: while the connection is being opened the request waits
-// in line, and during the pause after a failed attempt it is refused with ErrUnreachable. See Conn.Go for the rest.
+// in line, and during the pause after a failed attempt it is refused with ErrUnreachable. All pieces of the body are handed over:
+// they must not be written to any more. See Conn.Go for the rest.
 func (cl *Client) Go(address string, req Request, timeout time.Duration, done func(*Frame, error), body ...[]byte) error {
 	p, err := cl.peer(address)
 	if err != nil {

@@ -157,8 +157,8 @@ func (c *Conn) cause() error {
 	return c.err
 }
 
-// Reply answers the request ref. For a one-way request it does nothing. The body's pieces are handed over: they must not be written
-// to any more. An error means that the answer will not arrive: ErrTooLarge leaves the connection as it is, so that another answer
+// Reply answers the request ref. For a one-way request it does nothing. Pieces of the body above CopyMax are handed over: they must
+// not be written to any more; smaller ones are free when Reply returns. An error means that the answer will not arrive: ErrTooLarge leaves the connection as it is, so that another answer
 // can be given; after any other the connection is closed.
 func (c *Conn) Reply(ref Ref, a Answer, body ...[]byte) error {
 	if ref.oneWay {
@@ -178,7 +178,7 @@ func (c *Conn) ReplyUnsupported(req *Frame) error {
 
 // Go sends a request. done is called once, on another goroutine, with the answer, or with an error that wraps ErrTimeout or ErrClosed;
 // it must not block. The frame it gets is valid until it returns, see Frame. With done nil the request is one-way.
-// An error of Go itself means that nothing was sent and done will not be called. The body's pieces are handed over.
+// An error of Go itself means that nothing was sent and done will not be called. The body's pieces are handed over as in Reply.
 func (c *Conn) Go(req Request, timeout time.Duration, done func(*Frame, error), body ...[]byte) error {
 	return c.send(req, c.keeper.now()+int64(timeout), done, body)
 }
@@ -422,9 +422,9 @@ func (c *Conn) failCalls() {
 	}
 }
 
-// copyMax is the size up to which a piece of a body is copied behind the header before it: one large vector element costs less than
+// CopyMax is the size up to which a piece of a body is copied behind the header before it: one large vector element costs less than
 // many small ones, and a piece that is copied is free at once.
-const copyMax = 4 << 10
+const CopyMax = 4 << 10
 
 // bufferKept is the largest buffer of headers and small pieces that a connection keeps for the next round.
 const bufferKept = 256 << 10
@@ -451,7 +451,7 @@ func (q *queue) add(h *Header, body [][]byte) error {
 	}
 	q.size += len(q.buf) - before + size
 	for _, piece := range body {
-		if len(piece) <= copyMax {
+		if len(piece) <= CopyMax {
 			q.buf = append(q.buf, piece...)
 		} else {
 			q.cuts = append(q.cuts, cut{at: len(q.buf), piece: piece})

@@ -52,11 +52,12 @@ func ClientBase(group string, remote raft.ID) Base {
 	return Base{Group: group, RemoteID: remote, Code: ResultOK, Term: -1}
 }
 
-// DecodeBase reads the base fields alone, for requests that are only refused or passed on.
+// DecodeBase reads the base fields alone. It leaves b as it is, so that the rest can be read later.
 func DecodeBase(b []byte) (Base, error) {
-	var f fields
-	err := f.parse(b)
-	return f.Base, err
+	base := Base{Code: ResultOK, Term: -1}
+	s := scanner{b: b}
+	s.object(&base, nil)
+	return base, s.err
 }
 
 // Decode reads the request.

@@ -20,6 +20,9 @@ type entries struct {
 
 func noEntries() entries { return entries{first: -1, last: -1} }
 
+// reset empties e and keeps its memory: a key that comes again and again must not cost a new buffer each time.
+func (e *entries) reset() { *e = entries{buf: e.buf[:0], first: -1, last: -1} }
+
 func (e *entries) count() int64 {
 	if e.first < 0 {
 		return 0
@@ -37,7 +40,7 @@ func (e *entries) payload() raft.Payload {
 
 // list reads an array of entries; null is an empty one.
 func (e *entries) list(s *scanner) {
-	*e = noEntries()
+	e.reset()
 	if !s.open('[') {
 		return
 	}
@@ -94,15 +97,16 @@ func (e *entries) one(s *scanner) {
 	e.add(h, body)
 }
 
-// add appends one entry and checks that it continues the ones before it.
+// add appends one entry and checks that it continues the ones before it. Behind a bad one nothing is kept: entries that are shorter
+// in JSON than on disk would make little input into much memory.
 func (e *entries) add(h entry.Header, body []byte) {
+	if e.bad != nil {
+		return
+	}
 	start := len(e.buf)
 	e.buf = append(e.buf, make([]byte, entry.HeaderSize)...)
 	entry.PutHeader(e.buf[start:], h)
 	e.buf = append(e.buf, body...)
-	if e.bad != nil {
-		return
-	}
 	if h, e.bad = entry.Parse(e.buf[start:]); e.bad != nil {
 		return
 	}

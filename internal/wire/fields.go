@@ -48,38 +48,60 @@ func (f *fields) parse(b []byte) error {
 		single: noEntries(), batched: noEntries(), list: noEntries(),
 	}
 	s := scanner{b: b}
+	s.object(&f.Base, f)
+	return s.err
+}
+
+// object reads the whole input as one object: every key into f, or with f nil those of the base alone.
+func (s *scanner) object(base *Base, f *fields) {
 	if s.peek() != '{' {
 		s.fail("object expected")
-		return s.err
+		return
 	}
 	s.i++
 	for first := true; s.more('}', first); first = false {
 		key := s.key()
-		if s.err == nil && !f.value(&s, key) {
-			if other := smartKey(key); other == nil || !f.value(&s, other) {
-				s.skip(0)
-			}
+		if s.err != nil || s.value(base, f, key) {
+			continue
+		}
+		if other := smartKey(key); other == nil || !s.value(base, f, other) {
+			s.skip(0)
 		}
 	}
 	s.end()
-	return s.err
+}
+
+func (s *scanner) value(base *Base, f *fields, key []byte) bool {
+	if f != nil {
+		return f.value(s, key)
+	}
+	return base.value(s, key)
+}
+
+// value reads the value of key; false means that the key is none of the base, and nothing is read.
+func (base *Base) value(s *scanner, key []byte) bool {
+	switch string(key) {
+	case "code":
+		s.int32((*int32)(&base.Code))
+	case "group":
+		s.text(&base.Group)
+	case "remoteId":
+		s.id(&base.RemoteID)
+	case "localId":
+		s.id(&base.LocalID)
+	case "leaderId":
+		s.id(&base.LeaderID)
+	case "term":
+		s.int((*int64)(&base.Term))
+	default:
+		return false
+	}
+	return true
 }
 
 // value reads the value of key; false means that the key is not known, and nothing is read.
 func (f *fields) value(s *scanner, key []byte) bool {
 	switch string(key) {
-	case "code":
-		s.int32((*int32)(&f.Code))
-	case "group":
-		s.text(&f.Group)
-	case "remoteId":
-		s.id(&f.RemoteID)
-	case "localId":
-		s.id(&f.LocalID)
-	case "leaderId":
-		s.id(&f.LeaderID)
-	case "term":
-		s.int((*int64)(&f.Term))
 	case "body", "data":
 		f.body = s.bytes()
 	case "index":
@@ -130,7 +152,7 @@ func (f *fields) value(s *scanner, key []byte) bool {
 	case "peers":
 		f.peers = s.textMap()
 	case "entry":
-		f.single = noEntries()
+		f.single.reset()
 		f.single.one(s)
 	case "batchEntry":
 		f.has03 = true
@@ -138,7 +160,7 @@ func (f *fields) value(s *scanner, key []byte) bool {
 	case "entries":
 		f.list.list(s)
 	default:
-		return false
+		return f.Base.value(s, key)
 	}
 	return true
 }

@@ -101,6 +101,9 @@ func testRequest(t *testing.T, compat raft.Compat, f goldenFrame) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if string(body) != f.BodyJSON {
+			t.Fatalf("reading the base wrote %s", body)
+		}
 		if base.Group != "g0" || base.RemoteID != "n1" {
 			t.Fatalf("got base %+v", base)
 		}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"reflect"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -418,4 +420,38 @@ func FuzzBodies(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A port with several groups looks at the base first, to find the group, and then reads the whole request.
+func TestReadingTheBaseLeavesTheRequestAsItIs(t *testing.T) {
+	for name, body := range validBodies(t) {
+		before := bytes.Clone(body)
+		base, err := DecodeBase(body)
+		if !bytes.Equal(body, before) {
+			t.Errorf("%s was written to", name)
+		}
+		if name == "push 0.4" && (err != nil || base.Group != "g" || base.RemoteID != "n1" || base.LocalID != "n0" || base.Term != 4) {
+			t.Errorf("%s: got %+v, %v", name, base, err)
+		}
+	}
+}
+
+// Little input must not become much memory: keys that repeat, and entries that are nothing but braces.
+func TestHostileBodiesCostLittleMemory(t *testing.T) {
+	for name, body := range map[string]string{
+		"entries again and again": "{" + strings.Repeat(`"entries":[{}],`, 5_000) + `"type":0}`,
+		"entry again and again":   "{" + strings.Repeat(`"entry":{},`, 5_000) + `"type":0}`,
+		"empty entries":           `{"entries":[` + strings.Repeat(`{},`, 100_000) + `{}]}`,
+		"unknown keys":            "{" + strings.Repeat(`"x":[[[[]]]],`, 5_000) + `"type":0}`,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, _, err := DecodeRequest(raft.Compat04, CodePush, []byte(body)); err == nil {
+			t.Errorf("%s: passed", name)
+		}
+		runtime.ReadMemStats(&after)
+		if cost := after.TotalAlloc - before.TotalAlloc; cost > 32*uint64(len(body)) {
+			t.Errorf("%s: %d bytes made %d", name, len(body), cost)
+		}
+	}
 }
