@@ -54,9 +54,10 @@ func BenchmarkEcho(b *testing.B) {
 
 func BenchmarkHeaderParse(b *testing.B) {
 	head := []byte(`{"code":51004,"flag":0,"language":"JAVA","opaque":12345,"serializeTypeCurrentRPC":"JSON","version":0}`)
+	var h Header
 	b.ReportAllocs()
 	for b.Loop() {
-		var h Header
+		h = Header{}
 		if err := h.parseJSON(head); err != nil {
 			b.Fatal(err)
 		}

@@ -64,7 +64,6 @@ func NewClient(cfg ClientConfig) *Client {
 	cl.ctx, cl.cancel = context.WithCancel(context.Background())
 	cl.opt.version = cfg.Version
 	cl.opt.bounds(cfg.QueueMax, cfg.StallMax, cfg.IdleMax)
-	cl.opt.closed = func(c *Conn, _ error) { c.Value.(*peer).lost(c) }
 	return cl
 }
 
@@ -105,18 +104,6 @@ func (cl *Client) peer(address string) (*peer, error) {
 		cl.keeper.add(p)
 	}
 	return p, nil
-}
-
-// Forget closes the connection to address, if there is one, and drops what is known of it. Calls that wait fail with ErrClosed.
-func (cl *Client) Forget(address string) {
-	cl.mu.Lock()
-	p := cl.peers[address]
-	delete(cl.peers, address)
-	cl.mu.Unlock()
-	if p != nil {
-		cl.keeper.remove(p)
-		p.close()
-	}
 }
 
 // Close closes all connections, fails the calls that wait with ErrClosed, and waits for all goroutines. A done function must not
@@ -237,7 +224,6 @@ func (p *peer) dial() {
 		return
 	}
 	c := newConn(nc, &cl.opt, cl.keeper, cl.cfg.Handler)
-	c.Value = p
 	if cl.cfg.State != nil {
 		cl.cfg.State(p.address, true)
 	}
@@ -264,7 +250,10 @@ func (p *peer) dial() {
 		c.fail(ErrClosed)
 	}
 	cl.running.Add(1)
-	c.start(cl.running.Done)
+	c.start(func(cause error) {
+		p.lost(c, cause)
+		cl.running.Done()
+	})
 }
 
 func (p *peer) dialFailed(err error) {
@@ -294,7 +283,7 @@ func (p *peer) pause(err error) {
 }
 
 // lost follows the end of connection c.
-func (p *peer) lost(c *Conn) {
+func (p *peer) lost(c *Conn, cause error) {
 	cl := p.client
 	p.mu.Lock()
 	p.conn.CompareAndSwap(c, nil)
@@ -302,7 +291,7 @@ func (p *peer) lost(c *Conn) {
 		p.failures = 0 // it lasted: the next attempt may follow at once
 		p.retry = 0
 	} else {
-		p.pause(c.cause())
+		p.pause(cause)
 	}
 	p.mu.Unlock()
 	if cl.cfg.State != nil {

@@ -290,28 +290,6 @@ func TestAClosedClientFailsEverything(t *testing.T) {
 	})
 }
 
-func TestForgetEndsOneConnection(t *testing.T) {
-	inMemory(t, new(silent), ClientConfig{}, func(t *testing.T, network *memNet, s *Server, cl *Client) {
-		var got error
-		if err := cl.Go("a", Request{Code: 1}, time.Hour, func(_ *Frame, err error) { got = err }); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		cl.Forget("a")
-		synctest.Wait()
-		if !errors.Is(got, ErrClosed) || s.Stats().Conns != 0 {
-			t.Errorf("got %v, %d connections", got, s.Stats().Conns)
-		}
-		if err := cl.Go("a", Request{Code: 1}, time.Hour, func(*Frame, error) {}); err != nil {
-			t.Error(err)
-		}
-		synctest.Wait()
-		if network.dials != 2 {
-			t.Errorf("%d dials", network.dials)
-		}
-	})
-}
-
 func TestIPv6AddressesAreDialled(t *testing.T) {
 	l, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {

@@ -93,7 +93,6 @@ type options struct {
 	queueMax   int
 	idle       time.Duration // 0 = never
 	stall      time.Duration
-	closed     func(c *Conn, cause error)
 	framesIn   atomic.Uint64
 	framesOut  atomic.Uint64
 	bytesIn    atomic.Uint64
@@ -108,20 +107,16 @@ func newConn(nc net.Conn, opt *options, k *keeper, h Handler) *Conn {
 	return c
 }
 
-// start runs both goroutines; ended is called when they and the closed hook are done.
-func (c *Conn) start(ended func()) {
+// start runs both goroutines; ended is called when they have stopped and all calls have their outcome.
+func (c *Conn) start(ended func(cause error)) {
 	c.keeper.add(c)
 	var writer sync.WaitGroup
 	writer.Go(c.write)
 	go func() {
-		defer ended()
 		c.read()
 		writer.Wait()
 		c.keeper.remove(c)
-		c.failCalls()
-		if c.opt.closed != nil {
-			c.opt.closed(c, c.cause())
-		}
+		ended(c.failCalls())
 	}()
 }
 
@@ -149,12 +144,6 @@ func (c *Conn) fail(cause error) {
 	c.drained.Broadcast()
 	c.mu.Unlock()
 	c.nc.Close() // its error says nothing more: both goroutines see the closed connection
-}
-
-func (c *Conn) cause() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
 }
 
 // Reply answers the request ref. For a one-way request it does nothing. Pieces of the body above CopyMax are handed over: they must
@@ -410,16 +399,17 @@ func (c *Conn) expire(now int64) (next int64) {
 	return next
 }
 
-// failCalls gives every call that still waits the reason of the close.
-func (c *Conn) failCalls() {
+// failCalls gives every call that still waits the cause of the close, and returns that.
+func (c *Conn) failCalls() (cause error) {
 	c.mu.Lock()
 	calls := c.calls
-	c.calls = nil
-	err := fmt.Errorf("%w, outcome unknown: %w", ErrClosed, c.err)
+	c.calls, cause = nil, c.err
+	err := fmt.Errorf("%w, outcome unknown: %w", ErrClosed, cause)
 	c.mu.Unlock()
 	for _, waiting := range calls {
 		waiting.done(nil, err)
 	}
+	return cause
 }
 
 // CopyMax is the size up to which a piece of a body is copied behind the header before it: one large vector element costs less than

@@ -12,14 +12,14 @@ import (
 type ServerConfig struct {
 	Handler Handler
 
-	Version     int32         // goes into the header of every answer
-	ConnsMax    int           // further connections are closed at once; default 10000
-	QueueMax    int           // bytes that may wait to be sent on one connection before it is no longer read from; default 16 MiB
-	StallMax    time.Duration // how long the queue may stay over QueueMax before the connection is closed; default 30 s
-	IdleMax     time.Duration // a connection without traffic is closed after it; default 120 s, below 0 = never
-	Opened      func(c *Conn) // runs before the first frame of a connection is read
-	Closed      func(c *Conn, cause error)
-	AcceptError func(err error) // a listener that cannot accept for now, as when file descriptors run out; it is tried again
+	Version     int32                      // goes into the header of every answer
+	ConnsMax    int                        // further connections are closed at once; default 10000
+	QueueMax    int                        // bytes that may wait to be sent on one connection before it is no longer read from; default 16 MiB
+	StallMax    time.Duration              // how long the queue may stay over QueueMax before the connection is closed; default 30 s
+	IdleMax     time.Duration              // a connection without traffic is closed after it; default 120 s, below 0 = never
+	Opened      func(c *Conn)              // runs before the first frame of a connection is read
+	Closed      func(c *Conn, cause error) // runs after the last one is handled and all calls have ended
+	AcceptError func(err error)            // a listener that cannot accept for now, as when file descriptors run out; it is tried again
 }
 
 // Server accepts connections and runs one Handler for all of them (NettyRemotingServer in the Java original).
@@ -45,7 +45,6 @@ func NewServer(cfg ServerConfig) *Server {
 	s.opt.server = true
 	s.opt.version = cfg.Version
 	s.opt.bounds(cfg.QueueMax, cfg.StallMax, cfg.IdleMax)
-	s.opt.closed = cfg.Closed
 	return s
 }
 
@@ -119,7 +118,10 @@ func (s *Server) open(nc net.Conn) {
 	if s.cfg.Opened != nil {
 		s.cfg.Opened(c)
 	}
-	c.start(func() {
+	c.start(func(cause error) {
+		if s.cfg.Closed != nil {
+			s.cfg.Closed(c, cause)
+		}
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.mu.Unlock()
