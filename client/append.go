@@ -30,8 +30,9 @@ const (
 	// framesMax requests may be on the way to one of our nodes. While they are, what comes gathers for the next one: the more appends,
 	// the larger the requests, without anybody waiting for company.
 	framesMax = 4
-	// originalMax requests of one append each may be on the way to a Java node, well below the 10000 appends it holds.
-	originalMax = 1024
+	// originalMax requests of one append each may be on the way to a Java node. It would hold 10000, but fails each after 2 s, and one that
+	// has just started commits a few hundred a second: more than this many would make the last of them undecided for no gain.
+	originalMax = 128
 
 	batchBytes   = 1 << 20 // of bodies in one request; a single larger body goes alone
 	batchEntries = 4096

@@ -83,6 +83,9 @@ func java(t *testing.T, g original.Generation) harness.Kind {
 	return harness.Kind{Java: kit}
 }
 
+// limit is how long a test waits for anything that takes a second when the machine has nothing else to do.
+const limit = time.Minute
+
 // group makes a group in a directory that stays when the test fails, and ends its processes with the test.
 func group(t *testing.T, kinds ...harness.Kind) *harness.Group {
 	t.Helper()
@@ -132,7 +135,7 @@ func must(t *testing.T, err error) {
 func started(t *testing.T, g *harness.Group) *harness.Node {
 	t.Helper()
 	must(t, g.Start())
-	leader, err := g.WaitLeader(within(t, 30*time.Second))
+	leader, err := g.WaitLeader(within(t, limit))
 	must(t, err)
 	return leader
 }
@@ -142,7 +145,7 @@ func finish(t *testing.T, g *harness.Group, load *harness.Load) {
 	t.Helper()
 	acked, undecided, err := load.Stop()
 	must(t, err)
-	last, err := g.Settle(within(t, 30*time.Second))
+	last, err := g.Settle(within(t, limit))
 	must(t, err)
 	if err := g.Stop(); err != nil {
 		t.Errorf("nodes did not end well: %v", err)

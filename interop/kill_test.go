@@ -22,13 +22,13 @@ func TestOurGroupSurvivesKillsOfTheLeader(t *testing.T) {
 	defer c.Close()
 	var waits []time.Duration
 	for range 20 {
-		must(t, load.More(within(t, 30*time.Second), 200))
-		id, err := c.Leader(within(t, 10*time.Second))
+		must(t, load.More(within(t, limit), 200))
+		id, err := c.Leader(within(t, limit))
 		must(t, err)
 		leader := g.Node(id)
 		term, killed := load.Term(), time.Now()
 		leader.Kill()
-		next, err := load.AckAbove(within(t, 60*time.Second), term)
+		next, err := load.AckAbove(within(t, limit), term)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, g.Logs())
 		}

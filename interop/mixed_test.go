@@ -44,7 +44,7 @@ func TestMixedGroupsKeepAcknowledgedEntries(t *testing.T) {
 func verifyAgainst(t *testing.T, g *harness.Group) {
 	t.Helper()
 	for _, n := range g.Nodes[1:] {
-		if _, err := harness.Run(within(t, time.Minute), ours(t).Go, "verify", "--dir", g.Nodes[0].Root(), "--against", n.Root()); err != nil {
+		if _, err := harness.Run(within(t, limit), ours(t).Go, "verify", "--dir", g.Nodes[0].Root(), "--against", n.Root()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -84,18 +84,18 @@ func TestDirectoriesPassBetweenOursAndOriginal(t *testing.T) {
 				g.Nodes[0].Kind = owner
 				started(t, g)
 				load := harness.StartLoad(g, fmt.Sprintf("owner%d", i), 16, 200)
-				must(t, load.More(within(t, 30*time.Second), 2000))
+				must(t, load.More(within(t, limit), 2000))
 				more, _, err := load.Stop()
 				must(t, err)
 				for index, body := range more {
 					acked[index] = body
 				}
 				readBack(t, g, acked)
-				last, err := g.Settle(within(t, 10*time.Second))
+				last, err := g.Settle(within(t, limit))
 				must(t, err)
 				must(t, g.Stop())
 				must(t, g.Judge(acked, last))
-				if _, err := harness.Run(within(t, time.Minute), ours.Go, "verify", "--dir", g.Nodes[0].Root()); err != nil {
+				if _, err := harness.Run(within(t, limit), ours.Go, "verify", "--dir", g.Nodes[0].Root()); err != nil {
 					t.Errorf("after %s: %v", owner, err)
 				}
 			}
@@ -108,7 +108,7 @@ func readBack(t *testing.T, g *harness.Group, acked map[int64][]byte) {
 	t.Helper()
 	c := g.Client()
 	defer c.Close()
-	ctx := within(t, time.Minute)
+	ctx := within(t, limit)
 	type want struct {
 		index int64
 		body  []byte

@@ -3,7 +3,6 @@ package interop
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"dledger/interop/harness"
 )
@@ -16,7 +15,7 @@ func TestOriginalsAloneKeepAcknowledgedEntries(t *testing.T) {
 			g := group(t, k, k, k)
 			started(t, g)
 			load := harness.StartLoad(g, "base", 16, 200)
-			must(t, load.More(within(t, 30*time.Second), 3000))
+			must(t, load.More(within(t, limit), 3000))
 			finish(t, g, load)
 		})
 	}
@@ -40,16 +39,16 @@ func TestOriginalsAloneSurviveTransfersAndKills(t *testing.T) {
 func rotate(t *testing.T, g *harness.Group, load *harness.Load) {
 	t.Helper()
 	for _, n := range g.Nodes {
-		must(t, g.Lead(within(t, 30*time.Second), n))
-		must(t, load.More(within(t, 20*time.Second), 300))
+		must(t, g.Lead(within(t, limit), n))
+		must(t, load.More(within(t, limit), 300))
 	}
 	for _, n := range g.Nodes {
 		n.Kill()
-		if err := load.More(within(t, 30*time.Second), 300); err != nil {
+		if err := load.More(within(t, limit), 300); err != nil {
 			t.Fatalf("without %s: %v\n%s", n.ID, err, g.Logs())
 		}
 		must(t, n.Start())
-		if err := load.More(within(t, 30*time.Second), 300); err != nil {
+		if err := load.More(within(t, limit), 300); err != nil {
 			t.Fatalf("with %s again: %v\n%s", n.ID, err, g.Logs())
 		}
 	}

@@ -8,9 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -49,6 +52,8 @@ type Node struct {
 	Port int
 
 	group *Group
+	base  string
+	argv  []string // instead of what Kind says
 	proc  *Process
 
 	mu     sync.Mutex
@@ -67,14 +72,14 @@ type Group struct {
 	JVM      []string          // Java options
 }
 
-// Quick are the original's timers at a tenth, so that tests do not wait, and small files, so that they roll. Mixed groups need equal timers
-// and equal sizes on all nodes.
+// Quick are the original's timers at a fifth, so that tests wait little and busy machines depose few leaders, and small files, so that they
+// roll. Mixed groups need equal timers and equal sizes on all nodes.
 func Quick() map[string]string {
 	return map[string]string{
-		"heartBeatTimeIntervalMs":       "200",
+		"heartBeatTimeIntervalMs":       "400",
 		"maxHeartBeatLeak":              "3",
-		"minVoteIntervalMs":             "30",
-		"maxVoteIntervalMs":             "100",
+		"minVoteIntervalMs":             "60",
+		"maxVoteIntervalMs":             "200",
 		"mappedFileSizeForEntryData":    "262144",
 		"mappedFileSizeForEntryIndex":   "65536",
 		"diskSpaceRatioToCheckExpired":  "0.99", // a fuller disk is not what these tests are about
@@ -93,10 +98,30 @@ func NewGroup(name, dir string, kinds ...Kind) (*Group, error) {
 			return nil, err
 		}
 		n := &Node{ID: fmt.Sprintf("n%d", i), Kind: k, Port: port, group: g}
+		n.base = filepath.Join(dir, n.ID)
 		g.Nodes = append(g.Nodes, n)
 		peers = append(peers, fmt.Sprintf("%s-127.0.0.1:%d", n.ID, port))
 	}
 	g.Peers = strings.Join(peers, ";")
+	return g, nil
+}
+
+// Attach makes a group of nodes that somebody else has started, with one store base directory for all. argv, by id, is what starts each
+// again; the group knows no process until its Start.
+func Attach(name, peers, dir string, argv map[string][]string) (*Group, error) {
+	g := &Group{Name: name, Dir: dir, Peers: peers}
+	for _, p := range strings.Split(peers, ";") {
+		id, addr, ok := strings.Cut(p, "-")
+		_, port, err := net.SplitHostPort(addr)
+		if !ok || err != nil {
+			return nil, fmt.Errorf("peer %q is not id-host:port", p)
+		}
+		n := &Node{ID: id, group: g, base: dir, argv: argv[id]}
+		if n.Port, err = strconv.Atoi(port); err != nil {
+			return nil, fmt.Errorf("port of peer %q: %w", p, err)
+		}
+		g.Nodes = append(g.Nodes, n)
+	}
 	return g, nil
 }
 
@@ -224,7 +249,7 @@ func (g *Group) Logs() string {
 func (n *Node) logFile() string { return filepath.Join(n.group.Dir, n.ID+".log") }
 
 // Base is the node's store base directory, which its restarts share.
-func (n *Node) Base() string { return filepath.Join(n.group.Dir, n.ID) }
+func (n *Node) Base() string { return n.base }
 
 // Root is the directory with the node's data and index directories.
 func (n *Node) Root() string { return filepath.Join(n.Base(), "dledger-"+n.ID) }
@@ -250,32 +275,38 @@ func (n *Node) Start() error {
 	if err := os.MkdirAll(n.Base(), 0o755); err != nil {
 		return fmt.Errorf("make store directory: %w", err)
 	}
-	g := n.group
-	settings := map[string]string{}
-	for k, v := range g.Settings {
-		settings[k] = v
+	argv, line := n.argv, (func([]byte))(nil)
+	switch {
+	case argv != nil:
+	case n.Kind.Java != nil:
+		argv, line = n.javaArgs(), n.takeStatus
+	default:
+		argv = n.goArgs()
 	}
-	var argv []string
-	var line func([]byte)
-	if n.Kind.Java != nil {
-		settings["group"], settings["selfId"], settings["peers"], settings["storeBaseDir"] = g.Name, n.ID, g.Peers, n.Base()
-		argv = n.Kind.Java.Node(g.JVM, g.Dir, pairs(settings)...)
-		line = n.takeStatus
-	} else {
-		for k, v := range g.GoOnly {
-			settings[k] = v
-		}
-		argv = []string{n.Kind.Go, "server", "-g", g.Name, "-i", n.ID, "-p", g.Peers, "-s", n.Base()}
-		for _, kv := range pairs(settings) {
-			argv = append(argv, "--set", kv)
-		}
-	}
-	p, err := Start(argv, g.Dir, n.logFile(), line)
+	p, err := Start(argv, n.group.Dir, n.logFile(), line)
 	if err != nil {
 		return err
 	}
 	n.proc = p
 	return nil
+}
+
+func (n *Node) javaArgs() []string {
+	g := n.group
+	settings := maps.Clone(g.Settings)
+	settings["group"], settings["selfId"], settings["peers"], settings["storeBaseDir"] = g.Name, n.ID, g.Peers, n.Base()
+	return n.Kind.Java.Node(g.JVM, g.Dir, pairs(settings)...)
+}
+
+func (n *Node) goArgs() []string {
+	g := n.group
+	settings := maps.Clone(g.Settings)
+	maps.Copy(settings, g.GoOnly)
+	argv := []string{n.Kind.Go, "server", "-g", g.Name, "-i", n.ID, "-p", g.Peers, "-s", n.Base()}
+	for _, kv := range pairs(settings) {
+		argv = append(argv, "--set", kv)
+	}
+	return argv
 }
 
 func pairs(m map[string]string) []string {
