@@ -12,6 +12,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"dledger/internal/entry"
@@ -55,8 +56,9 @@ type Ledger struct {
 	stop    chan struct{}
 	tasks   sync.WaitGroup
 	waits   waits // reads at the end of the log
-	closing sync.Once
-	err     error // of Close
+	closing atomic.Bool
+	closed  chan struct{} // closed once Close is done; a second Close waits for it
+	err     error         // of Close
 }
 
 // Open recovers the log in cfg.Dir and takes part in the group. It returns as soon as the log is readable; the group may not have
@@ -97,7 +99,7 @@ func open(cfg Config, peers []Peer) (*Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Ledger{cfg: cfg, peers: peers, store: store, server: cfg.Server, started: time.Now(), stop: make(chan struct{})}
+	l := &Ledger{cfg: cfg, peers: peers, store: store, server: cfg.Server, started: time.Now(), stop: make(chan struct{}), closed: make(chan struct{})}
 	l.net = newTransport(&cfg, peers, cfg.Server.client, store)
 	l.waits.l = l
 	now := l.clock()
@@ -203,7 +205,7 @@ type Appended struct {
 // outcome is known. stamp may be nil.
 func (l *Ledger) Propose(batch [][]byte, stamp Stamp) *Pending {
 	p := &Pending{done: make(chan struct{})}
-	if err := checkBatch(batch); err != nil {
+	if err := l.admit(batch); err != nil {
 		p.err = err
 		close(p.done)
 		return p
@@ -211,6 +213,16 @@ func (l *Ledger) Propose(batch [][]byte, stamp Stamp) *Pending {
 	p.p = replica.NewProposal(batch, replica.Stamp(stamp), func(*replica.Proposal) { close(p.done) })
 	l.loop.Propose(p.p)
 	return p
+}
+
+// admit refuses what needs no loop to be refused.
+func (l *Ledger) admit(batch [][]byte) error {
+	select {
+	case <-l.stop:
+		return ErrClosed
+	default:
+		return checkBatch(batch)
+	}
 }
 
 func checkBatch(batch [][]byte) error {
@@ -421,24 +433,28 @@ func (l *Ledger) handOver(ctx context.Context) {
 	}
 }
 
-// handOverMax bounds how long Close waits for a successor.
+// handOverMax bounds how long Close waits for a successor, and for the outcome of what was accepted.
 const handOverMax = 2 * time.Second
 
 // Close leaves the group: a leader hands leadership over first; everything that waits is answered; the log is synced and closed.
 func (l *Ledger) Close() error {
-	l.closing.Do(func() {
+	if l.closing.CompareAndSwap(false, true) {
 		ctx, cancel := context.WithTimeout(context.Background(), handOverMax)
 		l.handOver(ctx)
+		l.loop.Drain(ctx)
 		cancel()
 		l.err = l.shut()
 		if l.server != nil {
 			l.err = errors.Join(l.err, l.server.Close())
 		}
-	})
+		close(l.closed)
+	}
+	<-l.closed
 	return l.err
 }
 
 func (l *Ledger) shut() error {
+	l.waits.close()
 	close(l.stop)
 	l.cfg.Server.remove(l)
 	l.loop.Close()

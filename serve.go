@@ -1,7 +1,6 @@
 package dledger
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -342,9 +341,8 @@ func (h handler) status(c *remoting.Conn, f *remoting.Frame) {
 		h.sent(c.Reply(ref, ok, wire.EncodeJSON(&wire.StatusResponse{Code: r, Group: req.Group})))
 		return
 	}
-	l.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		h.sent(c.Reply(ref, ok, wire.EncodeJSON(l.statusResponse(ctx))))
-	})
+	answer := func(a *wire.StatusResponse) { h.sent(c.Reply(ref, ok, wire.EncodeJSON(a))) }
+	if !l.loop.Ask(func(s replica.Snapshot) { answer(l.statusResponse(l.statusOf(s))) }) {
+		answer(&wire.StatusResponse{Code: wire.ResultInternalError, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Node: l.cfg.node(), Error: ErrClosed.Error()})
+	}
 }

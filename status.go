@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"dledger/internal/raft"
+	"dledger/internal/replica"
 	"dledger/internal/wire"
 )
 
@@ -44,20 +45,20 @@ func (l *Ledger) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
+	return l.statusOf(s), nil
+}
+
+func (l *Ledger) statusOf(s replica.Snapshot) Status {
 	out := Status{Group: l.cfg.Group, ID: l.cfg.ID, Role: s.Role.String(), Term: s.Term, Leader: string(s.Leader), First: s.First, Last: s.Last, Commit: s.Commit,
 		Durable: s.Durable, Pending: s.Waiting, Abstaining: s.Abstaining, Transferring: s.Transferring, Err: s.Err}
 	for _, p := range s.Peers {
 		kind, why := l.net.kindOf(p.ID)
 		out.Peers = append(out.Peers, PeerStatus{ID: string(p.ID), State: p.State, Kind: kind, Refused: why, Match: p.Match, Inflight: p.Inflight, Idle: time.Duration(s.Now - p.Heard)})
 	}
-	return out, nil
+	return out
 }
 
-func (l *Ledger) statusResponse(ctx context.Context) *wire.StatusResponse {
-	s, err := l.Status(ctx)
-	if err != nil {
-		return &wire.StatusResponse{Code: wire.ResultInternalError, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Node: l.cfg.node(), Error: err.Error()}
-	}
+func (l *Ledger) statusResponse(s Status) *wire.StatusResponse {
 	a := &wire.StatusResponse{Code: wire.ResultOK, Group: s.Group, ID: raft.ID(s.ID), Role: s.Role, Term: s.Term, LeaderID: raft.ID(s.Leader), First: s.First, Last: s.Last,
 		Durable: s.Durable, Commit: s.Commit, Applied: s.Commit, Pending: s.Pending, UptimeMs: time.Since(l.started).Milliseconds(), Peers: l.addresses(), Node: l.cfg.node(),
 		Durability: l.cfg.Durability.String()}

@@ -15,6 +15,7 @@ type waits struct {
 	mu      sync.Mutex
 	list    []waiting
 	running bool
+	closed  bool
 }
 
 type waiting struct {
@@ -29,7 +30,7 @@ const waitsMax = 10_000
 // add runs done once entry from is committed, or d has passed, or the ledger closes.
 func (w *waits) add(d time.Duration, from raft.Index, done func()) {
 	w.mu.Lock()
-	full := len(w.list) >= waitsMax
+	full := w.closed || len(w.list) >= waitsMax
 	if !full {
 		w.list = append(w.list, waiting{from, time.Now().Add(d), done})
 		if !w.running {
@@ -41,6 +42,13 @@ func (w *waits) add(d time.Duration, from raft.Index, done func()) {
 	if full {
 		done()
 	}
+}
+
+// close ends all waiting: what waits is answered by run, which sees the ledger's stop, and what comes later at once.
+func (w *waits) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
 }
 
 func (w *waits) run() {

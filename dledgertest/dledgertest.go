@@ -46,7 +46,7 @@ type Setup struct {
 }
 
 // Run runs f with a cluster of n members, all of them started, named n0, n1, …, and stops it afterwards. The test fails if a goroutine
-// outlives that. Within f neither t.Run nor t.Parallel of this test can be used.
+// outlives that. f uses Cluster.T, and its context, in place of t: they belong to the cluster's time. Neither T.Run nor T.Parallel can be used.
 func Run(t *testing.T, n int, f func(c *Cluster)) {
 	t.Helper()
 	Setup{}.Run(t, n, f)
@@ -81,7 +81,7 @@ func (s Setup) Run(t *testing.T, n int, f func(c *Cluster)) {
 // Cluster is a group of members in one test. Its methods may be called from any goroutine of the test, but those that fail the test only
 // from its own, as with testing.T.
 type Cluster struct {
-	T *testing.T // of this cluster; it must not be used for t.Run
+	T *testing.T // of this cluster's time
 
 	setup   Setup
 	ids     []string

@@ -51,17 +51,18 @@ func NewProposal(bodies [][]byte, stamp Stamp, done func(*Proposal)) *Proposal {
 func (r *Replica) Propose(ps ...*Proposal) {
 	r.mu.Lock()
 	k := 0
-	for ; k < len(ps) && !r.closed && r.bytes < r.cfg.PendingBytes; k++ {
+	for ; k < len(ps) && !r.leaving && r.bytes < r.cfg.PendingBytes; k++ {
 		r.bytes += ps[k].size
 		r.in.proposals = append(r.in.proposals, ps[k])
 	}
-	closed := r.closed
+	leaving := r.leaving
 	r.mu.Unlock()
 	if k > 0 {
 		r.signal()
 	}
 	for _, p := range ps[k:] {
-		if closed {
+		if leaving {
+			p.Leader = r.View().Leader
 			p.finish(raft.StatusNotLeader)
 		} else {
 			p.finish(raft.StatusPendingFull)
@@ -155,10 +156,15 @@ type Snapshot struct {
 	Now                          raft.Instant      // on the clock of PeerStatus.Heard
 }
 
+// Ask calls f with the loop's state, on the loop; false if the replica is closed and f will not run.
+func (r *Replica) Ask(f func(Snapshot)) bool {
+	return r.Call(func() { f(r.snapshot()) })
+}
+
 // Snapshot asks the loop for its state. The error is ctx's, or that of a closed replica.
 func (r *Replica) Snapshot(ctx context.Context) (Snapshot, error) {
 	got := make(chan Snapshot, 1)
-	if !r.Call(func() { got <- r.snapshot() }) {
+	if !r.Ask(func(s Snapshot) { got <- s }) {
 		return Snapshot{View: *r.View()}, errClosed
 	}
 	select {
@@ -175,7 +181,7 @@ func (r *Replica) snapshot() Snapshot {
 	c := r.core
 	v := View{Role: c.Role(), Term: c.Term(), Leader: c.Leader(), Err: r.View().Err}
 	return Snapshot{View: v, First: c.First(), Last: c.Last(), Commit: c.Commit(), Durable: c.DurableTo(), LastTerm: c.LastTerm(),
-		Abstaining: c.Abstaining(), Transferring: c.Transferring(), Waiting: len(r.waiting), Peers: c.Peers(), Now: c.Now()}
+		Abstaining: c.Abstaining(), Transferring: c.Transferring(), Waiting: len(r.waiting) + len(r.orphans), Peers: c.Peers(), Now: c.Now()}
 }
 
 // Changed gives a channel that is closed at the next change of commit index, role, term or leader.
@@ -197,10 +203,29 @@ func (r *Replica) notify() {
 	}
 }
 
-// Close stops the loop once it has answered everything, and waits for it. It does not hand leadership over; see Transfer.
+// Drain takes no further proposal and waits, at most until ctx ends, for the outcome of those that were accepted.
+func (r *Replica) Drain(ctx context.Context) {
+	r.mu.Lock()
+	r.leaving = true
+	r.mu.Unlock()
+	for {
+		changed := r.Changed()
+		if s, err := r.Snapshot(ctx); err != nil || s.Waiting == 0 || s.Err != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Close stops the loop once it has answered everything, and waits for it: what is undecided then stays so. It does not hand leadership over; see
+// Transfer and Drain.
 func (r *Replica) Close() {
 	r.mu.Lock()
-	r.closed = true
+	r.leaving, r.closed = true, true
 	r.mu.Unlock()
 	r.signal()
 	<-r.stopped

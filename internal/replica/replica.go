@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,7 +66,8 @@ type Config struct {
 	Net     Net
 	Async   bool          // durability `async`: an entry counts as soon as it is written (decision D4)
 	AckWait time.Duration // how long a proposal waits for its acknowledgement (maxWaitAckTimeMs)
-	// PendingBytes bounds the bodies of proposals that were accepted and are not yet answered.
+	// PendingBytes bounds the bodies of proposals that wait for the next turn. The entries of those that wait for a majority are the
+	// log's, and bounded by Core.MaxPending.
 	PendingBytes int64
 	Logger       *slog.Logger
 }
@@ -84,12 +86,14 @@ type Replica struct {
 	mu      sync.Mutex
 	in      inbox
 	spare   inbox
+	leaving bool  // no further proposal is taken
 	closed  bool  // no further input is taken
 	bytes   int64 // of proposals in the inbox
 	wake    chan struct{}
 	stopped chan struct{}
 
-	waiting  []*Proposal // accepted, in log order
+	waiting  []*Proposal // accepted in this leadership, in log order
+	orphans  []*Proposal // of leaderships that ended, oldest first: their entries may yet be committed
 	accepted []*Proposal // given an index, not yet stored; parallel to EffectPropose
 	current  *Proposal   // the one being stored
 	stampFn  Stamp
@@ -257,7 +261,7 @@ func (r *Replica) Turn(now raft.Instant) (raft.Instant, bool) {
 	for i := range in.msgs {
 		r.step(now, &in.msgs[i])
 	}
-	if now >= r.core.Deadline() {
+	if r.dead == nil && now >= r.core.Deadline() {
 		r.core.Tick(now)
 	}
 	for _, p := range in.proposals {
@@ -275,12 +279,25 @@ func (r *Replica) Turn(now raft.Instant) (raft.Instant, bool) {
 	clear(in.proposals)
 	clear(in.calls)
 	r.spare = inbox{msgs: in.msgs[:0], proposals: in.proposals[:0], calls: in.calls[:0]}
-	deadline := r.core.Deadline()
-	if len(r.waiting) > 0 {
-		deadline = min(deadline, r.waiting[0].due)
-	}
-	return deadline, !closed
+	return r.deadline(), !closed
 }
+
+// deadline is the instant of the next turn if nothing arrives. The core of a dead replica does nothing by itself any more.
+func (r *Replica) deadline() raft.Instant {
+	if r.dead != nil {
+		return never
+	}
+	d := r.core.Deadline()
+	if len(r.waiting) > 0 {
+		d = min(d, r.waiting[0].due)
+	}
+	for _, p := range r.orphans {
+		d = min(d, p.due)
+	}
+	return d
+}
+
+const never raft.Instant = 1<<63 - 1
 
 func (r *Replica) step(now raft.Instant, in *incoming) {
 	if in.reply != nil {
@@ -360,7 +377,7 @@ func (r *Replica) perform(now raft.Instant) {
 	for _, e := range ready.Events {
 		r.report(e)
 	}
-	r.finishCommitted(ready.Commit)
+	r.finishCommitted(now, ready.Commit)
 	if v := r.view.Load(); v.Role != ready.Role || v.Term != ready.Term || v.Leader != ready.Leader {
 		r.publish()
 		r.notify()
@@ -470,25 +487,54 @@ func statusOf(err error) raft.Status {
 	return raft.StatusDiskError
 }
 
-// finishCommitted answers the proposals that commit covers, and, once this node no longer leads their term, all others: whether
-// those will be committed is then unknown.
-func (r *Replica) finishCommitted(commit raft.Index) {
-	leads := r.core.Role() == raft.Leader
+// finishCommitted answers the proposals that commit covers. Those of a leadership that is over become orphans: the new leader, most
+// often in a moment, commits their entries or others in their place.
+func (r *Replica) finishCommitted(now raft.Instant, commit raft.Index) {
 	k := 0
-	for _, p := range r.waiting {
-		switch {
-		case p.Last() <= commit && r.core.Matches(p.Last(), p.Term):
-			p.finish(raft.StatusOK)
-		case !leads || p.Term != r.core.Term():
-			p.Leader = r.core.Leader()
-			p.finish(raft.StatusTermChanged)
-		default:
-			r.waiting = dropFront(r.waiting, k)
-			return
-		}
+	for k < len(r.waiting) && r.waiting[k].Last() <= commit && r.core.Matches(r.waiting[k].Last(), r.waiting[k].Term) {
+		r.waiting[k].finish(raft.StatusOK)
 		k++
 	}
 	r.waiting = dropFront(r.waiting, k)
+	r.orphan(now)
+	if len(r.orphans) > 0 {
+		r.orphans = slices.DeleteFunc(r.orphans, func(p *Proposal) bool { return r.finishOrphan(p, commit) })
+	}
+}
+
+// orphan sets the proposals apart whose leadership is over. A deposed leader hears of its successor, and of what that has committed, within
+// an election's time, or will not soon.
+func (r *Replica) orphan(now raft.Instant) {
+	leads := r.core.Role() == raft.Leader
+	grace := now + raft.Instant(time.Duration(r.cfg.Core.HeartbeatLeak)*r.cfg.Core.Heartbeat)
+	k := 0
+	for k < len(r.waiting) && (!leads || r.waiting[k].Term != r.core.Term()) {
+		r.waiting[k].due = min(r.waiting[k].due, grace)
+		k++
+	}
+	if k > 0 {
+		r.orphans = append(r.orphans, r.waiting[:k]...)
+		r.waiting = dropFront(r.waiting, k)
+	}
+}
+
+// finishOrphan answers a proposal of an earlier leadership if commit has reached its entries, or others in their place.
+func (r *Replica) finishOrphan(p *Proposal, commit raft.Index) bool {
+	switch {
+	case p.Last() > commit:
+		return false
+	case r.core.Matches(p.Last(), p.Term):
+		p.finish(raft.StatusOK)
+	default:
+		r.abandon(p)
+	}
+	return true
+}
+
+// abandon ends the wait for a proposal of a leadership that is over.
+func (r *Replica) abandon(p *Proposal) {
+	p.Leader = r.core.Leader()
+	p.finish(raft.StatusTermChanged)
 }
 
 func (r *Replica) expireWaiting(now raft.Instant) {
@@ -498,6 +544,15 @@ func (r *Replica) expireWaiting(now raft.Instant) {
 		k++
 	}
 	r.waiting = dropFront(r.waiting, k)
+	if len(r.orphans) > 0 {
+		r.orphans = slices.DeleteFunc(r.orphans, func(p *Proposal) bool {
+			late := now >= p.due
+			if late {
+				r.abandon(p)
+			}
+			return late
+		})
+	}
 }
 
 // dropFront removes k proposals and reuses the memory once all are gone.
@@ -537,7 +592,11 @@ func (r *Replica) diskFailed(now raft.Instant, err error) {
 	for _, e := range ready.Events {
 		r.report(e)
 	}
-	r.finishCommitted(raft.Index(r.commit.Load()))
+	r.finishCommitted(now, raft.Index(r.commit.Load()))
+	for _, p := range r.orphans { // this node will not hear what becomes of them
+		r.abandon(p)
+	}
+	r.orphans = nil
 	r.core.Done()
 	r.publish()
 	r.notify()
@@ -557,10 +616,10 @@ func (r *Replica) refuseAll() {
 	for _, p := range r.accepted {
 		p.finish(raft.StatusNotLeader)
 	}
-	for _, p := range r.waiting {
-		p.finish(raft.StatusTermChanged)
+	for _, p := range slices.Concat(r.orphans, r.waiting) {
+		r.abandon(p)
 	}
-	r.accepted, r.waiting = nil, nil
+	r.accepted, r.waiting, r.orphans = nil, nil, nil
 	for ref, reply := range r.refs {
 		delete(r.refs, ref)
 		reply(&raft.Message{Status: raft.StatusInternal, Term: r.core.Term(), Begin: -1, End: -1, XTerm: -1, XIndex: -1})
