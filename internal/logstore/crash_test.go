@@ -48,6 +48,7 @@ type crashTest struct {
 	op            string
 	crashes       int
 	depth         int
+	quick         bool
 }
 
 // compatible tells whether what a store says after a crash fits m; sure is the last entry that must be there.
@@ -93,7 +94,7 @@ func (c *crashTest) look(disk *vfs.Mem, powerCut bool, how string) {
 	c.crashes++
 	cfg := c.cfg
 	cfg.FS = disk
-	if c.depth == 0 && c.rng.IntN(8) == 0 {
+	if c.depth == 0 && c.rng.IntN(16) == 0 {
 		c.again(disk, powerCut, how)
 	}
 	s, err := Open(cfg)
@@ -170,13 +171,27 @@ func reads(call vfs.Call) bool {
 	return slices.Contains([]string{"read", "open", "stat", "readdir", "mkdir"}, call.Op)
 }
 
-// crash tries every kind of crash at this moment.
+// crash tries the kinds of crash at this moment: all of them, or in a quick test one by chance.
 func (c *crashTest) crash(where string) {
-	seed := c.rng.Uint64()
-	c.look(c.disk.Fork(vfs.KeepNone), true, where+", nothing unsynced kept")
-	c.look(c.disk.Fork(vfs.KeepAll), true, where+", all kept")
-	c.look(c.disk.Fork(vfs.KeepRandom(seed)), true, fmt.Sprintf("%s, blocks kept by seed %d", where, seed))
-	c.look(c.disk.Fork(nil), false, where+", process killed")
+	only := -1
+	if c.quick {
+		only = c.rng.IntN(4)
+	}
+	for kind := range 4 {
+		if only >= 0 && kind != only {
+			continue
+		}
+		switch seed := c.rng.Uint64(); kind {
+		case 0:
+			c.look(c.disk.Fork(vfs.KeepNone), true, where+", nothing unsynced kept")
+		case 1:
+			c.look(c.disk.Fork(vfs.KeepAll), true, where+", all kept")
+		case 2:
+			c.look(c.disk.Fork(vfs.KeepRandom(seed)), true, fmt.Sprintf("%s, blocks kept by seed %d", where, seed))
+		case 3:
+			c.look(c.disk.Fork(nil), false, where+", process killed")
+		}
+	}
 }
 
 // do runs one operation with crashes inside and after.
@@ -351,6 +366,7 @@ func TestRandomScriptsSurviveCrashes(t *testing.T) {
 		t.Run(fmt.Sprintf("-crash.seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
 			c := newCrashTest(t, seed)
+			c.quick = *crashSeed == 0
 			for range 20 {
 				c.random()
 			}

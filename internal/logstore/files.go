@@ -91,9 +91,6 @@ func (s *Store) obtain(l *files, pos int64) (*file, error) {
 			return nil, err
 		}
 	}
-	if f.readOnly {
-		return nil, fmt.Errorf("%s has to be written, but lies in a read-only path", f.name)
-	}
 	if !f.full {
 		// A file of a Java node is sparse: a full disk must show here and not in Flush.
 		if err := f.Allocate(0, l.size); err != nil {

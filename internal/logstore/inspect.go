@@ -307,7 +307,7 @@ func (in *Inspector) Verify() (Report, error) {
 	if rep.Entries > 0 {
 		rep.Info.Last, rep.Info.End = sc.next-1, sc.at+int64(sc.hdr.Size)
 	}
-	if rep.Info.Last < sure {
+	if rep.Info.Last < sure && len(rep.Problems) == 0 {
 		rep.problem(fmt.Errorf("%s: the log ends at entry %d, but entry %d was there", in.dir, rep.Info.Last, sure))
 	}
 	return rep, in.checkBehind(&rep, sc)
@@ -348,23 +348,31 @@ func (in *Inspector) checkRecord(sc *scanner, sure raft.Index) error {
 	return in.index.damage(at, sc.hdr.Index, err)
 }
 
-// stopped judges why the scan ended, and tells whether it is over; otherwise sc goes on behind the damage.
+// stopped judges why the scan ended, and tells whether it is over; otherwise sc goes on behind the damage, where the index records lead.
 func (in *Inspector) stopped(rep *Report, sc *scanner, sure raft.Index) bool {
-	if errors.Is(sc.err, errZeros) || errors.Is(sc.err, errNoFile) {
+	end := errors.Is(sc.err, errZeros) || errors.Is(sc.err, errNoFile)
+	if end && sc.next > sure {
 		return true
 	}
 	cause := in.data.damage(sc.pos, sc.next, sc.err)
 	r, err := in.record(sc.next)
-	indexed := err == nil && r.Index == sc.next && r.Pos == sc.pos && r.Size >= entry.HeaderSize && !errors.Is(sc.err, errOrder)
-	if sc.next > sure && !(in.known && in.side.clean) && (in.known || !indexed) {
+	indexed := err == nil && r.Index == sc.next && r.Size >= entry.HeaderSize && r.Pos >= sc.pos && r.Pos+int64(r.Size) <= in.data.limit()
+	torn := sc.next > sure && !in.info.Clean
+	stale := !in.known && (errors.Is(sc.err, errOrder) || !indexed || r.Pos != sc.pos)
+	if torn && (in.known || stale) {
 		rep.Notes = append(rep.Notes, fmt.Sprintf("the log ends here, other bytes follow: %v", cause))
 		return true
 	}
 	rep.problem(cause)
-	if !indexed || r.Pos+int64(r.Size) > in.data.at(r.Pos).off+in.data.size {
+	if !indexed {
 		return true
 	}
-	sc.pos, sc.next, sc.err = r.Pos+int64(r.Size), sc.next+1, nil
+	if r.Pos == sc.pos {
+		sc.pos, sc.next = r.Pos+int64(r.Size), sc.next+1
+	} else {
+		sc.pos = r.Pos
+	}
+	sc.err = nil
 	return false
 }
 

@@ -238,7 +238,7 @@ func (r *recovery) begin() mark {
 // start chooses the entry from which on the files are scanned: what the sidecar knows to be complete if the entry is really there, else the
 // first of the last three files that begins well, as the original does.
 func (r *recovery) start() {
-	if r.known {
+	if r.known && !r.ballot.foreign {
 		m := r.m.checkpoint
 		if r.sameBoot || r.m.clean {
 			m = r.m.flushed
@@ -272,10 +272,12 @@ func (sc *scanner) record() entry.Record {
 	return entry.Record{Magic: sc.hdr.Magic, Pos: sc.at, Size: sc.hdr.Size, Index: sc.hdr.Index, Term: sc.hdr.Term}
 }
 
-// sameRecord compares but for the magic: a Java 0.4 leader writes 1 for no-ops.
-func sameRecord(a, b entry.Record) bool {
-	a.Magic = b.Magic
-	return a == b
+// sameRecord compares an index record with the entry's; a Java 0.4 leader writes magic 1 for its no-ops, which is no damage.
+func sameRecord(found, want entry.Record) bool {
+	if found.Magic == entry.MagicNormal && want.Magic == entry.MagicNoop {
+		found.Magic = want.Magic
+	}
+	return found == want
 }
 
 // verify tells whether the entry of mark m is where it should be.
@@ -471,6 +473,9 @@ func (r *recovery) settle() error {
 		s.term, s.vote = s.last.term, UnknownVote
 	}
 	s.tail.reset(s.last)
+	if f := s.data.find(s.last.end); f != nil && f.readOnly {
+		return fmt.Errorf("%s holds the end of the log, but lies in a read-only path", f.name)
+	}
 
 	boot := bootSum(s.fs.BootID())
 	clean := r.m.clean && r.m.flushed.index == s.last.index && errors.Is(r.stop, errZeros)

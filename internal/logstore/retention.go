@@ -2,6 +2,7 @@ package logstore
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -90,8 +91,8 @@ func (s *Store) Expire() (deleted int, err error) {
 func (s *Store) expirable(now time.Time, force bool) (mark, error) {
 	none := mark{index: -1}
 	s.mu.RLock()
-	list, last, commit := s.data.list, s.last, s.commit
-	list = list[:min(len(list), expireMax+1)]
+	list := slices.Clone(s.data.list[:min(len(s.data.list), expireMax+1)])
+	last, commit := s.last, s.commit
 	s.mu.RUnlock()
 	found := none
 	for i := 0; i+1 < len(list); i++ {

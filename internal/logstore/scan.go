@@ -104,7 +104,7 @@ type scanner struct {
 	term     raft.Term  // lower bound
 	checkPos bool
 	sealed   raft.Index // entries above need checksums; -2 = none does
-	blanks   bool       // the rest of a blank record must be zeros
+	blanks   bool       // blank records are checked too: they fill a file's end or begin, with zeros
 	buf      []byte     // bytes of the files from bufPos on
 	bufPos   int64
 	bytes    []byte // the entry that step found; good until the next step
@@ -157,7 +157,7 @@ func (sc *scanner) step() bool {
 				sc.err = fmt.Errorf("%w: size %d with %d bytes left", errBlank, size, left)
 				return false
 			}
-			if sc.err = sc.blank(size); sc.err != nil {
+			if sc.err = sc.blank(size, left); sc.err != nil {
 				return false
 			}
 			sc.pos += size
@@ -175,10 +175,13 @@ func (sc *scanner) step() bool {
 	return false
 }
 
-// blank checks the rest of a blank record of size bytes, where that is asked for.
-func (sc *scanner) blank(size int64) error {
+// blank checks a blank record of size bytes with left bytes to the file's end, where that is asked for.
+func (sc *scanner) blank(size, left int64) error {
 	if !sc.blanks {
 		return nil
+	}
+	if size < left && left < sc.src.size {
+		return fmt.Errorf("%w: size %d with %d bytes left", errBlank, size, left)
 	}
 	for off := int64(entry.BlankSize); off < size; {
 		b, err := sc.peek(sc.pos+off, int(min(size-off, scanBuffer)))

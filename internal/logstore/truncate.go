@@ -112,13 +112,20 @@ func cutRuns(runs []raft.Run, last raft.Index) []raft.Run {
 }
 
 // Reset drops the whole log. The next entry is next, at byte position pos, behind an entry of prevTerm; entries below count as committed.
+// ErrCommitted: a committed entry would be neither kept nor below next.
 // What lies before pos in its file becomes a blank record, as after a snapshot of the original.
 func (s *Store) Reset(next raft.Index, pos int64, prevTerm raft.Term) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	if next < 0 || pos < 0 || blankAt(pos, s.data.size) {
+	if next < 0 || !s.CanBegin(pos) {
 		return fmt.Errorf("reset to entry %d at position %d: no entry can begin there", next, pos)
+	}
+	s.mu.RLock()
+	commit := s.commit
+	s.mu.RUnlock()
+	if next-1 < commit {
+		return fmt.Errorf("%w: reset to %d, commit is %d", ErrCommitted, next, commit)
 	}
 	s.expireMu.Lock()
 	defer s.expireMu.Unlock()
@@ -128,14 +135,14 @@ func (s *Store) Reset(next raft.Index, pos int64, prevTerm raft.Term) error {
 	err := s.side.save(func(m *meta) {
 		m.reset, m.keep, m.clean = true, keep, false
 		m.first, m.firstPos, m.prevTerm = next, pos, prevTerm
-		m.commit, m.flushed, m.durable, m.checkpoint = max(m.commit, next-1), keep, keep, keep
+		m.commit, m.flushed, m.durable, m.checkpoint = next-1, keep, keep, keep
 	})
 	if err != nil {
 		return s.fail(err)
 	}
 	s.begin(keep)
 	s.mu.Lock()
-	s.commit = max(s.commit, keep.index)
+	s.commit = keep.index
 	s.mu.Unlock()
 	return s.finishReset(keep)
 }
@@ -152,6 +159,9 @@ func (s *Store) begin(keep mark) {
 	s.cache.clear()
 	s.tail.reset(keep)
 }
+
+// CanBegin tells whether a log may begin at byte position pos: Reset takes no other.
+func (s *Store) CanBegin(pos int64) bool { return pos >= 0 && !blankAt(pos, s.data.size) }
 
 // blankAt tells whether pos leaves too little room before it, or behind it, in its file for what has to stand there.
 func blankAt(pos, size int64) bool {

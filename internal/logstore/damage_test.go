@@ -1,0 +1,593 @@
+package logstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"dledger/internal/entry"
+	"dledger/internal/raft"
+	"dledger/internal/vfs"
+)
+
+// stopped gives a disk with a log of two terms that was stopped cleanly, last entry 29.
+func stopped(t testing.TB) *vfs.Mem {
+	m := vfs.NewMem()
+	s := mustOpen(t, small(m))
+	must(t, s.SaveTerm(1, "n0"))
+	fill(t, s, 14, 1)
+	fill(t, s, 29, 2)
+	must(t, s.SetCommit(25))
+	must(t, s.Close())
+	return m
+}
+
+func twoTerms(i raft.Index) raft.Term {
+	if i > 14 {
+		return 2
+	}
+	return 1
+}
+
+func verify(t testing.TB, m *vfs.Mem) Report {
+	t.Helper()
+	in, err := Inspect(m, "base/dledger-n0")
+	must(t, err)
+	rep, err := in.Verify()
+	must(t, err)
+	must(t, in.Close())
+	return rep
+}
+
+// Whatever bit flips in data or index files: verify names it, and no reader gets wrong bytes.
+func TestEveryFlippedBitIsFound(t *testing.T) {
+	clean := stopped(t)
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, dir := range []string{"data", "index"} {
+		names, err := clean.ReadDir("base/dledger-n0/" + dir)
+		must(t, err)
+		for _, n := range names {
+			name := "base/dledger-n0/" + dir + "/" + n
+			info, err := clean.Stat(name)
+			must(t, err)
+			for off := int64(rng.IntN(3)); off < info.Size; off += 1 + int64(rng.IntN(12)) {
+				m := clean.Fork(vfs.KeepAll)
+				mask := byte(1) << rng.IntN(8)
+				must(t, m.Flip(name, off, mask))
+				rep := verify(t, m)
+				if len(rep.Problems) == 0 {
+					t.Fatalf("%s byte %d mask %#x: verify finds nothing", name, off, mask)
+				}
+				var de *DamageError
+				if !errors.As(rep.Problems[0], &de) {
+					t.Errorf("%s byte %d: problem names no place: %v", name, off, rep.Problems[0])
+				}
+				if off%5 == 0 {
+					readsNothingWrong(t, m, fmt.Sprintf("%s byte %d mask %#x", name, off, mask))
+				}
+			}
+		}
+	}
+}
+
+// readsNothingWrong opens a damaged directory and reads all of it: what is given is right.
+func readsNothingWrong(t *testing.T, m *vfs.Mem, what string) {
+	t.Helper()
+	cfg := small(m)
+	cfg.CacheBytes = 1
+	s, err := Open(cfg)
+	if err != nil {
+		if !errors.As(err, new(*DamageError)) {
+			t.Errorf("%s: open: %v, want the place", what, err)
+		}
+		return
+	}
+	defer func() { must(t, s.Close()) }()
+	st := s.State()
+	for i := st.First; i <= st.Last; i++ {
+		h, b, err := s.Entry(i)
+		if err == nil && (h.Term != twoTerms(i) || !bytes.Equal(b, body(i, twoTerms(i)))) {
+			t.Errorf("%s: entry %d reads as %+v %q", what, i, h, b)
+		}
+	}
+	if st.Last < 29 && st.TailLost < 29 {
+		t.Errorf("%s: %d entries are gone unnoticed", what, 29-st.Last)
+	}
+}
+
+// An entry that was synced and is damaged stops the start, with the place.
+func TestDamageBelowWhatWasSyncedStopsTheStart(t *testing.T) {
+	m := vfs.NewMem()
+	s := mustOpen(t, small(m))
+	fill(t, s, 9, 1)
+	if _, err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	pos, _, err := s.Pos(5)
+	must(t, err)
+	name := "base/dledger-n0/data/" + fileName(pos-pos%256)
+	d := m.Fork(vfs.KeepAll)
+	must(t, d.Flip(name, pos%256+50, 1))
+	_, err = Open(small(d))
+	var de *DamageError
+	if !errors.As(err, &de) || de.File != name || de.Offset != pos%256 || de.Index != 5 || !errors.Is(err, entry.ErrBody) {
+		t.Errorf("open: %v, want damage of entry 5 in %s at byte %d", err, name, pos%256)
+	}
+	// Not synced, but committed, and the machine kept running: nothing can have torn it.
+	m = vfs.NewMem()
+	s = mustOpen(t, small(m))
+	fill(t, s, 9, 1)
+	must(t, s.SetCommit(9))
+	d = m.Fork(nil)
+	last := s.last
+	must(t, d.Flip("base/dledger-n0/data/"+fileName(last.pos-last.pos%256), last.pos%256+48, 1))
+	if _, err := Open(small(d)); !errors.As(err, new(*DamageError)) {
+		t.Errorf("committed entry damaged: open: %v", err)
+	}
+	// Neither synced nor committed: the end of the log.
+	m = vfs.NewMem()
+	s = mustOpen(t, small(m))
+	fill(t, s, 9, 1)
+	d = m.Fork(nil)
+	must(t, d.Flip("base/dledger-n0/data/"+fileName(last.pos-last.pos%256), last.pos%256+48, 1))
+	check(t, mustOpen(t, small(d)), 0, 8, always(1))
+}
+
+// A log whose end is zeros is valid but short: the store says what is missing until it is there and synced again.
+func TestLostTailIsRememberedUntilItIsBack(t *testing.T) {
+	m := stopped(t)
+	s := mustOpen(t, small(m))
+	pos, _, err := s.Pos(20)
+	must(t, err)
+	must(t, s.Close())
+	names, err := m.ReadDir("base/dledger-n0/data")
+	must(t, err)
+	for _, n := range names {
+		f, err := m.OpenFile("base/dledger-n0/data/"+n, os.O_RDWR)
+		must(t, err)
+		switch {
+		case n > fileName(pos-pos%256):
+			must(t, m.Remove("base/dledger-n0/data/"+n))
+		case n == fileName(pos-pos%256):
+			must(t, f.Zero(pos%256, 256-pos%256))
+		}
+		must(t, f.Close())
+	}
+	for range 3 {
+		s = mustOpen(t, small(m))
+		check(t, s, 0, 19, twoTerms)
+		if st := s.State(); st.TailLost != 29 || st.Commit != 19 {
+			t.Fatalf("state %+v, want 29 lost", st)
+		}
+		m.Crash(vfs.KeepAll)
+	}
+	s = mustOpen(t, small(m))
+	fill(t, s, 29, 2)
+	if st := s.State(); st.TailLost != 29 {
+		t.Errorf("lost %d before the sync, want 29", st.TailLost)
+	}
+	if _, err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.State(); st.TailLost != -1 {
+		t.Errorf("lost %d after the sync", st.TailLost)
+	}
+	m.Crash(vfs.KeepAll)
+	s = mustOpen(t, small(m))
+	if st := s.State(); st.TailLost != -1 || st.Last != 29 {
+		t.Errorf("state %+v", st)
+	}
+}
+
+// Without any data file nothing is there, and all of it is missed.
+func TestLostDataDirectoryIsNoticed(t *testing.T) {
+	m := stopped(t)
+	names, err := m.ReadDir("base/dledger-n0/data")
+	must(t, err)
+	for _, n := range names {
+		must(t, m.Remove("base/dledger-n0/data/"+n))
+	}
+	s := mustOpen(t, small(m))
+	if st := s.State(); st.Last != -1 || st.TailLost != 29 || st.Term != 1 {
+		t.Errorf("state %+v", st)
+	}
+	fill(t, s, 9, 2)
+	check(t, s, 0, 9, always(2))
+}
+
+func TestIndexFilesAreMadeAnew(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		damage func(m *vfs.Mem, names []string) error
+	}{
+		{"all missing", func(m *vfs.Mem, names []string) error {
+			var err error
+			for _, n := range names {
+				err = errors.Join(err, m.Remove(n))
+			}
+			return err
+		}},
+		{"first missing", func(m *vfs.Mem, names []string) error { return m.Remove(names[0]) }},
+		{"one in the middle missing", func(m *vfs.Mem, names []string) error { return m.Remove(names[2]) }},
+		{"last missing", func(m *vfs.Mem, names []string) error { return m.Remove(names[len(names)-1]) }},
+		{"short", func(m *vfs.Mem, names []string) error {
+			f, err := m.OpenFile(names[1], os.O_RDWR)
+			if err != nil {
+				return err
+			}
+			return errors.Join(f.Truncate(40), f.Close())
+		}},
+		{"zeros", func(m *vfs.Mem, names []string) error {
+			f, err := m.OpenFile(names[1], os.O_RDWR)
+			if err != nil {
+				return err
+			}
+			return errors.Join(f.Zero(0, 128), f.Close())
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := stopped(t)
+			want := stopped(t)
+			list, err := m.ReadDir("base/dledger-n0/index")
+			must(t, err)
+			for i := range list {
+				list[i] = "base/dledger-n0/index/" + list[i]
+			}
+			must(t, c.damage(m, list))
+			cfg := small(m)
+			cfg.CacheBytes = 1
+			s := mustOpen(t, cfg)
+			if c.name == "zeros" { // not noticed at the start where no term begins there, but by verify
+				must(t, s.Close())
+				if rep := verify(t, m); len(rep.Problems) == 0 {
+					t.Error("verify finds nothing")
+				}
+				return
+			}
+			check(t, s, 0, 29, twoTerms)
+			must(t, s.Close())
+			for _, n := range list {
+				got, err := vfs.ReadFile(m, n)
+				must(t, err)
+				old, err := vfs.ReadFile(want, n)
+				must(t, err)
+				if !bytes.Equal(got, old) {
+					t.Errorf("%s differs", n)
+				}
+			}
+			if rep := verify(t, m); len(rep.Problems) > 0 {
+				t.Errorf("problems %v", rep.Problems)
+			}
+		})
+	}
+}
+
+func TestMissingOrWrongDataFilesStopTheStart(t *testing.T) {
+	m := stopped(t)
+	must(t, m.Remove("base/dledger-n0/data/"+fileName(512)))
+	if _, err := Open(small(m)); err == nil || !strings.Contains(err.Error(), fileName(768)) {
+		t.Errorf("gap: %v", err)
+	}
+	m = stopped(t)
+	cfg := small(m)
+	cfg.DataFileSize = 512
+	if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), "512") {
+		t.Errorf("other size: %v", err)
+	}
+	m = stopped(t)
+	must(t, m.Remove("base/dledger-n0/commit"))
+	if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), "256") {
+		t.Errorf("other size, no sidecar: %v", err)
+	}
+	// Files that a directory gets from elsewhere are left alone.
+	m = stopped(t)
+	f, err := m.OpenFile("base/dledger-n0/data/lost+found", os.O_RDWR|os.O_CREATE)
+	must(t, err)
+	must(t, f.Close())
+	must(t, mustOpen(t, small(m)).Close())
+	if rep := verify(t, m); len(rep.Problems) != 1 {
+		t.Errorf("problems %v", rep.Problems)
+	}
+}
+
+// The sidecar may be lost or garbage: the log is then opened as one of a Java node.
+func TestStoreOpensWithoutItsSidecar(t *testing.T) {
+	m := stopped(t)
+	must(t, m.Remove("base/dledger-n0/commit"))
+	s := mustOpen(t, small(m))
+	check(t, s, 0, 29, twoTerms)
+	if st := s.State(); st.Commit != 25 || st.TailLost != -1 {
+		t.Errorf("state %+v, want the checkpoint's commit 25", st)
+	}
+	must(t, s.Close())
+	for off := int64(0); off < slotSize*slotCount; off += 7 {
+		must(t, m.Flip("base/dledger-n0/commit", off, 0x55))
+	}
+	s = mustOpen(t, small(m))
+	check(t, s, 0, 29, twoTerms)
+	must(t, s.Close())
+}
+
+func TestNonsenseInTheCheckpointIsIgnored(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want raft.Index
+	}{
+		{"committedIndex=25\nendIndex=29\n", 25},
+		{"endIndex=29\ncommittedIndex=29\n", 29},
+		{"committedIndex : 7", 7},
+		{"committedIndex=30\nendIndex=30\n", -1},
+		{"committedIndex=9223372036854775807\n", -1},
+		{"committedIndex=99999999999999999999999\n", -1},
+		{"committedIndex=-5\n", -1},
+		{"committedIndex=\n", -1},
+		{"committedIndex\n", -1},
+		{"", -1},
+		{"\x00\x00\x00\x00", -1},
+		{"committedIndex=1\\", -1},
+		{"committedIndex=2x\nendIndex=29\n", -1},
+	} {
+		m := stopped(t)
+		must(t, m.Remove("base/dledger-n0/commit"))
+		must(t, vfs.Replace(m, "base/dledger-n0/checkpoint", []byte(c.text)))
+		s := mustOpen(t, small(m))
+		if st := s.State(); st.Commit != c.want || st.Last != 29 {
+			t.Errorf("checkpoint %q: commit %d, last %d, want commit %d", c.text, st.Commit, st.Last, c.want)
+		}
+		must(t, s.Close())
+	}
+}
+
+// A Java node may have left whole entries behind the end. Those that do not continue the log are its end; they are gone for good after the start.
+func TestWhatDoesNotContinueEndsAJavaLog(t *testing.T) {
+	build := func(t *testing.T) *vfs.Mem {
+		old := mustOpen(t, small(vfs.NewMem()))
+		fill(t, old, 9, 5)
+		var p raft.Payload
+		for i := range raft.Index(10) {
+			one, _, err := old.Read(i, i+1, 0)
+			must(t, err)
+			p = append(p, one...)
+		}
+		m := vfs.NewMem()
+		must(t, m.MkdirAll("base/dledger-n0/data"))
+		f, err := m.Create("base/dledger-n0/data/"+fileName(0), 1024)
+		must(t, err)
+		_, err = f.WriteVec([][]byte{p[0], p[1], p[2], p[7], p[8]}, 0)
+		must(t, err)
+		must(t, f.Close())
+		return m
+	}
+	m := build(t)
+	cfg := small(m)
+	cfg.DataFileSize = 1024
+	if rep := verify(t, m); rep.Info.Last != 2 {
+		t.Errorf("verify ends at %d", rep.Info.Last)
+	}
+	s := mustOpen(t, cfg)
+	check(t, s, 0, 2, always(5))
+	if st := s.State(); st.Term != 5 || st.Vote != UnknownVote {
+		t.Errorf("term %d, vote %q: the log's last term is a lower bound", st.Term, st.Vote)
+	}
+	end := s.State().End
+	must(t, s.Close())
+	b, err := vfs.ReadFile(m, "base/dledger-n0/data/"+fileName(0))
+	must(t, err)
+	if !bytes.Equal(b[end:], make([]byte, 1024-end)) {
+		t.Error("stale entries are still there")
+	}
+}
+
+func TestTermFile(t *testing.T) {
+	ours := string(ballot{term: 137, vote: "n1"}.encode())
+	java := "voteLeader=n1\ncurrTerm=137\n"
+	for _, c := range []struct {
+		name           string
+		main, tmp, bak string // "" = missing
+		term           raft.Term
+		vote           raft.ID
+		fails          bool
+	}{
+		{name: "none", term: 0},
+		{name: "ours", main: ours, term: 137, vote: "n1"},
+		{name: "java", main: java, term: 137, vote: "n1"},
+		{name: "java, no vote", main: "voteLeader=\ncurrTerm=9\n", term: 9},
+		{name: "other syntax", main: "# c\n! c\n\n currTerm : 9\nvoteLeader\tn\\u0032\r\n", term: 9, vote: "n2"},
+		{name: "renaming was cut short", tmp: java, bak: "voteLeader=\ncurrTerm=137\n", term: 137, vote: "n1"},
+		{name: "tmp is torn", main: java, tmp: "voteLeader=n2\ncurrTerm=1", term: 137, vote: "n1"},
+		{name: "tmp is newer", main: java, tmp: "voteLeader=n2\ncurrTerm=138\n", term: 138, vote: "n2"},
+		{name: "bak is older", main: java, bak: "voteLeader=n2\ncurrTerm=136\n", term: 137, vote: "n1"},
+		{name: "bak has the vote", main: "voteLeader=\ncurrTerm=137\n", bak: java, term: 137, vote: "n1"},
+		{name: "torn, bak helps", main: "currTerm=1", bak: java, term: 137, vote: "n1"},
+		{name: "empty", main: "\n", fails: true},
+		{name: "zeros", main: "\x00\x00\x00\x00\x00", fails: true},
+		{name: "half a number", main: "voteLeader=n1\ncurrTerm=1", fails: true},
+		{name: "only the vote", main: "voteLeader=n1\n", fails: true},
+		{name: "negative", main: "voteLeader=n1\ncurrTerm=-1\n", fails: true},
+		{name: "no number", main: "voteLeader=n1\ncurrTerm=x\n", fails: true},
+		{name: "huge", main: "voteLeader=n1\ncurrTerm=99999999999999999999\n", fails: true},
+		{name: "changed digit", main: strings.Replace(ours, "137", "127", 1), fails: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := vfs.NewMem()
+			must(t, m.MkdirAll("base/dledger-n0"))
+			for suffix, text := range map[string]string{"": c.main, ".tmp": c.tmp, ".bak": c.bak} {
+				if text != "" {
+					must(t, vfs.Replace(m, "base/dledger-n0/currterm"+suffix, []byte(text)))
+				}
+			}
+			s, err := Open(small(m))
+			if c.fails {
+				if err == nil || !strings.Contains(err.Error(), "base/dledger-n0/currterm") {
+					t.Fatalf("open: %v, want an error that names the file", err)
+				}
+				return
+			}
+			must(t, err)
+			if st := s.State(); st.Term != c.term || st.Vote != c.vote {
+				t.Errorf("term %d vote %q, want %d %q", st.Term, st.Vote, c.term, c.vote)
+			}
+			must(t, s.Close())
+		})
+	}
+	for n := range len(ours) {
+		if b, err := parseBallot([]byte(ours[:n])); err == nil && b.term != 137 {
+			t.Errorf("cut at %d bytes it reads as term %d", n, b.term)
+		}
+	}
+	for i := range len(ours) {
+		changed := []byte(ours)
+		changed[i] ^= 2
+		if b, err := parseBallot(changed); err == nil && (b.term != 137 || b.vote != "n1") {
+			t.Errorf("changed at byte %d it reads as term %d, vote %q", i, b.term, b.vote)
+		}
+	}
+}
+
+// The sidecar knows a lower bound of the term, so a term file that went missing is noticed.
+func TestMissingTermFileIsNoticed(t *testing.T) {
+	m := vfs.NewMem()
+	s := mustOpen(t, small(m))
+	must(t, s.SaveTerm(7, "n2"))
+	must(t, s.Close())
+	must(t, m.Remove("base/dledger-n0/currterm"))
+	if _, err := Open(small(m)); err == nil || !strings.Contains(err.Error(), "currterm") {
+		t.Errorf("open: %v", err)
+	}
+}
+
+// A Java node that takes over writes currterm, commits and cuts as it likes; what our sidecar says of its files is void.
+func TestWhatAJavaNodeDidMeanwhileCounts(t *testing.T) {
+	m := stopped(t)
+	// It cut the log behind 26, which was synced but not committed, and appended other entries, shorter ones.
+	donor := mustOpen(t, small(m.Fork(nil)))
+	must(t, donor.Truncate(26))
+	pos := donor.State().End
+	must(t, donor.Append(27, 3, 1, [][]byte{[]byte("java"), []byte("was"), []byte("here")}, nil))
+	must(t, donor.Flush())
+	p, _, err := donor.Read(27, 30, 1<<20)
+	must(t, err)
+	b := bytes.Join(p, nil)
+	f, err := m.OpenFile("base/dledger-n0/data/"+fileName(pos-pos%256), os.O_RDWR)
+	must(t, err)
+	room := int(256 - pos%256)
+	n := 0 // whole entries that fit
+	for n < len(b) {
+		h, err := entry.Parse(b[n:])
+		must(t, err)
+		if n+int(h.Size) > room {
+			break
+		}
+		n += int(h.Size)
+	}
+	_, err = f.WriteAt(b[:n], pos%256)
+	must(t, err)
+	must(t, f.Close())
+	for _, dir := range []string{"data", "index"} { // it removes the files behind
+		names, err := m.ReadDir("base/dledger-n0/" + dir)
+		must(t, err)
+		for _, name := range names {
+			if dir == "data" && name > fileName(pos-pos%256) || dir == "index" && name > fileName(27*32/128*128) {
+				must(t, m.Remove("base/dledger-n0/"+dir+"/"+name))
+			}
+		}
+	}
+	must(t, vfs.Replace(m, "base/dledger-n0/currterm", []byte("voteLeader=n1\ncurrTerm=3\n")))
+	s := mustOpen(t, small(m))
+	st := s.State()
+	if st.Last < 27 || st.Runs[len(st.Runs)-1] != (raft.Run{Term: 3, First: 27}) || st.Term != 3 || st.Vote != "n1" || st.Commit != 25 {
+		t.Errorf("state %+v", st)
+	}
+	if _, body, err := s.Entry(27); err != nil || string(body) != "java" {
+		t.Errorf("entry 27 is %q, %v", body, err)
+	}
+	must(t, s.Close())
+}
+
+// fuzzDisk gives the stopped log with changes that the fuzzer makes: triples of offset and mask.
+func fuzzDisk(t *testing.T, name string, changes []byte) *vfs.Mem {
+	m := stopped(t)
+	info, err := m.Stat(name)
+	must(t, err)
+	for ; len(changes) >= 3; changes = changes[3:] {
+		off := (int64(changes[0])<<8 | int64(changes[1])) % info.Size
+		must(t, m.Flip(name, off, changes[2]))
+	}
+	return m
+}
+
+// FuzzRecovery opens directories with changed bytes: Open gives a log that reads right, or an error; never a panic, never wrong bytes.
+func FuzzRecovery(f *testing.F) {
+	f.Add(uint8(0), []byte{0, 10, 1})
+	f.Add(uint8(3), []byte{0, 4, 1, 0, 5, 255})
+	f.Add(uint8(9), []byte{0, 7, 1})
+	f.Add(uint8(12), []byte{48, 10, 1, 32, 8, 1, 0, 8, 1, 16, 90, 3})
+	f.Fuzz(func(t *testing.T, file uint8, changes []byte) {
+		if len(changes) > 60 {
+			return
+		}
+		m := stopped(t)
+		var names []string
+		for _, dir := range []string{"data", "index"} {
+			list, err := m.ReadDir("base/dledger-n0/" + dir)
+			must(t, err)
+			for _, n := range list {
+				names = append(names, "base/dledger-n0/"+dir+"/"+n)
+			}
+		}
+		names = append(names, "base/dledger-n0/commit")
+		name := names[int(file)%len(names)]
+		m = fuzzDisk(t, name, changes)
+		in, err := Inspect(m, "base/dledger-n0")
+		must(t, err)
+		if _, err := in.Verify(); err != nil {
+			t.Errorf("verify: %v", err)
+		}
+		must(t, in.Close())
+		cfg := small(m)
+		cfg.CacheBytes = 1
+		s, err := Open(cfg)
+		if err != nil {
+			return
+		}
+		st := s.State()
+		for i := st.First; i <= st.Last; i++ {
+			h, b, err := s.Entry(i)
+			if err == nil && (h.Term != twoTerms(i) || !bytes.Equal(b, body(i, twoTerms(i)))) {
+				t.Errorf("entry %d reads as %+v %q", i, h, b)
+			}
+		}
+		must(t, s.Append(st.Last+1, max(st.Term, 3), entry.MagicNormal, [][]byte{[]byte("x")}, nil))
+		must(t, s.Close())
+		must(t, mustOpen(t, cfg).Close())
+	})
+}
+
+func FuzzTermFile(f *testing.F) {
+	f.Add([]byte("voteLeader=n0\ncurrTerm=1\n"))
+	f.Add(ballot{term: 5, vote: "n0"}.encode())
+	f.Add([]byte("currTerm=\\u0031\nvoteLeader=\\\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		b, err := parseBallot(text)
+		if err != nil {
+			return
+		}
+		if b.term < 0 || len(text) == 0 || text[len(text)-1] != '\n' {
+			t.Errorf("%q reads as %+v", text, b)
+		}
+	})
+}
+
+func FuzzCheckpoint(f *testing.F) {
+	f.Add([]byte("committedIndex=4\nendIndex=5\n"))
+	f.Add([]byte("committedIndex=-1"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if i := parseCheckpoint(text); i < -1 {
+			t.Errorf("%q reads as %d", text, i)
+		}
+	})
+}
