@@ -72,7 +72,7 @@ const (
 	EffectPropose                   // store the next accepted proposal as entries First..Last of Term
 	EffectNoop                      // store a no-op entry First of Term
 	EffectCut                       // Last becomes the last entry
-	EffectReset                     // drop the whole log; the next entry is First, behind one of Term, at byte position Pos (-1: the Pos in the Payload that follows)
+	EffectReset                     // drop the whole log; the next entry is First, behind one of Term, at byte position Pos
 )
 
 // Effect is one change of the log, to be carried out in the order listed.

@@ -192,7 +192,7 @@ func (c *Core) onRestart(m *Message) {
 	case i-1 == same:
 		c.cut(same)
 	default:
-		c.restartBehind(i-1, UnknownTerm, -1)
+		c.restartBehind(i-1, UnknownTerm, m.Pos)
 	}
 	c.log.extend(i, m.LogTerm)
 	c.ready.Effects = append(c.ready.Effects, Effect{Kind: EffectAppend, First: i, Last: i, Payload: m.Payload})

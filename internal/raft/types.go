@@ -187,7 +187,7 @@ func (p Payload) Size() (n int) {
 //	MsgAppend                Leader, First, Last, Runs = terms of First..Last, Payload, Commit; Index, LogTerm = the entry
 //	                         before First, or LogTerm = UnknownTerm where the dialect does not carry it
 //	MsgCommit                Leader, Commit
-//	MsgReset                 Leader, Index, LogTerm = entry before the first kept one, Pos = byte position of the first kept one
+//	MsgReset                 Leader, Index, LogTerm = entry before the first kept one, Pos = byte position of the first kept one; a MsgTruncate with Payload has Pos too
 //	push answers             Status, Begin, End = the follower's log, XTerm, XIndex (term conflict in MsgCompareAnswer);
 //	                         Index, First, Last are those of the request
 //	MsgTransfer              Leader, Transferer, Transferee, Index = end index the transferee must hold

@@ -25,10 +25,11 @@ type Log interface {
 	AppendEncoded(from raft.Index, p raft.Payload) error
 	// Flush hands what is staged to the operating system. From then on readers see it and other members may be sent it.
 	Flush() error
-	// Truncate makes last the last entry, Reset drops all and continues with entry next at byte position pos (-1: where the next
-	// appended entry says). Both are ordered before later appends on disk.
+	// Truncate makes last the last entry, Reset drops all and continues with entry next at byte position pos. Both are ordered before
+	// later appends on disk. CanBegin tells whether a log may begin at pos.
 	Truncate(last raft.Index) error
 	Reset(next raft.Index, pos int64, prevTerm raft.Term) error
+	CanBegin(pos int64) bool
 	// Sync makes durable what was flushed before the call.
 	Sync() error
 	// SaveTerm makes term and vote durable before it returns.
@@ -310,9 +311,33 @@ func (r *Replica) step(now raft.Instant, in *incoming) {
 		in.msg.Ref = r.ref
 		r.refs[r.ref] = in.reply
 	}
-	if r.dead == nil {
-		r.core.Step(now, &in.msg)
+	if r.dead != nil {
+		return
 	}
+	if !r.placed(&in.msg) {
+		m := &in.msg
+		delete(r.refs, m.Ref)
+		r.log.Warn("log cannot begin where a leader says", "leader", m.Leader, "entry", m.Index, "position", m.Pos)
+		in.reply(&raft.Message{Type: m.Type.Answer(), Status: raft.StatusUnexpectedArgument, Term: r.core.Term(), Begin: r.core.First(), End: r.core.Last(),
+			XTerm: -1, XIndex: -1, Index: m.Index, First: m.First, Last: m.Last})
+		return
+	}
+	r.core.Step(now, &in.msg)
+}
+
+// placed completes a request that may start this log anew with the position at which it does, and tells whether that can be.
+func (r *Replica) placed(m *raft.Message) bool {
+	switch {
+	case m.Type == raft.MsgTruncate && len(m.Payload) > 0: // dialect 0.3: the entry it carries says where
+		h, err := entry.Parse(m.Payload[0])
+		if err != nil {
+			return false
+		}
+		m.Pos = h.Pos
+	case m.Type != raft.MsgReset:
+		return true
+	}
+	return r.cfg.Log.CanBegin(m.Pos)
 }
 
 func (r *Replica) propose(now raft.Instant, p *Proposal) {
