@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -155,14 +154,10 @@ func benchLog(cmd *cobra.Command, o *load) error {
 // send keeps appends on the way until stop ends or there are enough, and waits for the last.
 func (r *loadRun) send(stop context.Context, c *client.Client, body []byte) {
 	free := make(chan struct{}, r.inflight)
-	var left atomic.Int64
-	left.Store(r.count)
 	for i := int64(0); r.count == 0 || i < r.count; i++ {
-		select {
-		case free <- struct{}{}:
-		case <-stop.Done():
-		}
+		free <- struct{}{} // comes, for every append ends
 		if stop.Err() != nil {
+			<-free
 			break
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
