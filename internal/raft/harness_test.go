@@ -11,11 +11,12 @@ import (
 // group runs all members of one group in one goroutine: virtual time, messages in flight, toy disks. It does what package
 // replica does with a Core, turn by turn, and after each turn it checks the invariants R1 to R9 on everything that has happened.
 type group struct {
-	t      testing.TB
-	config Config // ID and Rand are set for each member
-	async  bool   // durability `async`: an entry counts as soon as it is written, and a crash loses nothing written
-	ids    []ID
-	nodes  map[ID]*node
+	t         testing.TB
+	config    Config // ID and Rand are set for each member
+	async     bool   // durability `async`: an entry counts as soon as it is written, and a crash loses nothing written
+	strangers bool   // no member knows that the others are of this implementation
+	ids       []ID
+	nodes     map[ID]*node
 
 	now    Instant
 	seq    int
@@ -262,7 +263,7 @@ func (n *node) start() {
 	n.accepted, n.syncing, n.paused, n.waiting, n.broken, n.written = nil, false, false, nil, false, d.last()
 	for _, id := range n.g.ids {
 		if id != n.id && n.g.nodes[id] != nil {
-			n.core.Connected(id, true)
+			n.core.Connected(id, !n.g.strangers)
 		}
 	}
 	n.turn(func() {})
@@ -271,6 +272,9 @@ func (n *node) start() {
 // crash stops a member. Of what was not synced, entries up to keep survive.
 func (n *node) crash(keep Index) {
 	d := &n.disk
+	if n.core == nil {
+		return
+	}
 	if n.g.async {
 		keep = d.last()
 	}
@@ -676,6 +680,9 @@ func (n *node) checkCommit(from, to Index) {
 	if to >= Index(len(g.facts.committed)) && d.has(to) {
 		n.checkQuorum(to)
 	}
+	for len(g.outside) > 0 && Index(len(g.facts.committed)) < min(d.first, to+1) {
+		g.facts.committed = append(g.facts.committed, entry{}) // by members that this group does not run
+	}
 	for i := max(from+1, d.first); i <= to; i++ {
 		if k := Index(len(g.facts.committed)); i > k {
 			g.violate("%s: entry %d is committed before entry %d", n.id, i, k)
@@ -702,6 +709,7 @@ func (n *node) checkQuorum(i Index) {
 		led = n.core.term
 	}
 	switch {
+	case n.core.role != Leader && len(n.g.outside) > 0: // of a leader that this group does not run
 	case led < e.term:
 		n.g.violate("%s: R4: entry %d of term %d is committed first by a %s", n.id, i, e.term, n.core.role)
 	case have <= len(n.g.ids)/2:
@@ -725,7 +733,7 @@ func (n *node) checkMessage(m *Message) {
 	}
 	switch m.Type {
 	case MsgVote, MsgPreVote:
-		if m.Index != d.last() || m.LogTerm != d.termOf(d.last()) {
+		if asks := n.core.role == Candidate && n.core.campaign.phase == asking; asks && (m.Index != d.last() || m.LogTerm != d.termOf(d.last())) {
 			n.g.violate("%s: R6: a candidate says its last entry is %d/%d, it is %d/%d", n.id, m.Index, m.LogTerm, d.last(), d.termOf(d.last()))
 		}
 		if m.Type == MsgVote {

@@ -128,6 +128,7 @@ func (c *Core) inherit() {
 
 // stopLeading refuses the reads that wait for this leader.
 func (c *Core) stopLeading() {
+	c.transfer.until = c.now + Instant(2*c.cfg.VoteWait+time.Second)
 	for _, r := range c.reads {
 		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: r.ref})
 	}
@@ -354,10 +355,10 @@ func (c *Core) probe(p *progress) {
 	if c.log.first > c.log.last && c.cfg.Compat == Compat03 {
 		return // its requests carry an entry, and there is none
 	}
+	if c.cfg.Compat == Compat03 && p.state != resetting && p.cmp < c.log.first {
+		p.restart(c.log.last) // the entry is not there any more, or never was
+	}
 	if p.state == comparing {
-		if c.cfg.Compat == Compat03 && p.cmp < c.log.first {
-			p.cmp = c.log.last
-		}
 		if _, ok := c.log.term(p.cmp); !ok {
 			c.startReset(p, c.log.first)
 		}

@@ -61,7 +61,8 @@ func life(t *testing.T, seed int64, verbose bool) {
 	}
 	g := newGroup(t, config, ids...)
 	g.async = r.Intn(5) == 0
-	what := fmt.Sprintf("seed %d: %d members, compat %s, async %t", seed, size, config.Compat, g.async)
+	g.strangers = config.Compat == Compat04 && r.Intn(3) == 0
+	what := fmt.Sprintf("seed %d: %d members, compat %s, async %t, strangers %t", seed, size, config.Compat, g.async, g.strangers)
 	g.why = func(format string, args ...any) {
 		t.Errorf("%s: after %d ms: %s", what, g.now/ms, fmt.Sprintf(format, args...))
 	}
@@ -198,7 +199,7 @@ func misfortune(g *group, n *node, r *rand.Rand, say func(string, ...any)) {
 			n.transfer(to, func(s Status) { say("transfer %s to %s: %s", n.id, to, s) })
 		}
 	case k < 97:
-		if up && !n.paused && n.disk.commit > n.disk.first {
+		if up && !n.paused && n.disk.commit > n.disk.first && !g.strangers { // a stranger in compat 0.4 may need every old entry
 			n.expire(n.disk.first + Index(r.Int63n(int64(n.disk.commit-n.disk.first)+1)))
 			say("%s keeps from %d", n.id, n.disk.first)
 		}
@@ -239,7 +240,7 @@ func (n *node) restart(r *rand.Rand) {
 	n.start()
 	for _, id := range n.g.ids {
 		if m := n.g.nodes[id]; m != n && r.Intn(4) > 0 { // the others notice, mostly
-			n.g.after(Instant(r.Int63n(int64(20*ms))), func() { m.act(func() { m.core.Connected(n.id, true) }) })
+			n.g.after(Instant(r.Int63n(int64(20*ms))), func() { m.act(func() { m.core.Connected(n.id, !n.g.strangers) }) })
 		}
 	}
 }
@@ -259,9 +260,7 @@ func (n *node) loseTail(r *rand.Rand) {
 
 func (n *node) wipe() {
 	n.g.wiped++
-	if n.core != nil {
-		n.crash(-1)
-	}
+	n.crash(-1)
 	for b := range n.g.facts.votes {
 		if b.node == n.id {
 			delete(n.g.facts.votes, b)
@@ -292,7 +291,7 @@ func calm(g *group, say func(string, ...any)) {
 	for _, a := range g.ids {
 		for _, b := range g.ids {
 			if a != b {
-				g.nodes[a].act(func() { g.nodes[a].core.Connected(b, true) })
+				g.nodes[a].act(func() { g.nodes[a].core.Connected(b, !g.strangers) })
 			}
 		}
 	}

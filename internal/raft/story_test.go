@@ -21,16 +21,16 @@ var update = flag.Bool("update", false, "rewrite the traces of testdata/*.txt")
 //	cluster n0 n1 n2 [compat=0.4] [java=j1,…] [quiet]   the members; those of java are played by the story
 //	disk n0 log=1x3,2 [term=2] [vote=n1] [commit=1] [first=1] [prev=0] [abstain=5]   before start; a log of 3 entries of term 1 and 1 of term 2
 //	start [n0 …]               all by default
-//	elect n0                   its time-out comes first; the others' messages arrive
+//	elect n0                   it campaigns until it leads, unseen; members played by the story do not vote
 //	timeout n0                 its time-out comes, alone
 //	propose n0 3 · read n0 · transfer n0 n1 · expire n0 4 · full n0 [off] · fail n0 · sync n0 · manual (syncs are done by `sync`)
-//	crash n0 · restart n0 · pause n0 · resume n0
+//	crash n0 · restart n0 · wipe n0 (a crash that leaves an empty disk) · pause n0 · resume n0
 //	cut n0->n2 · cut n2 (both ways, with all) · heal · hold n0->n2 · release n0->n2
 //	settle                     until no message is under way; time passes only as they need it
 //	wait 500ms                 everything that happens by itself in that time
 //	trace all|none|vote,append,…   which messages are shown; at first all but heartbeats and commits
 //	j1 > n0 append term=3 first=2 terms=3,3 commit=1    a message of a member played by the story
-//	j1 answers ok end=4        to the oldest request it has not answered; `j1 forgets` it
+//	j1 answers ok end=4        to the oldest request it has not answered, but for heartbeats and commits (to=heartbeat); `j1 forgets` all
 func TestProtocolStories(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -136,7 +136,7 @@ func (s *story) command(line string) error {
 		s.g.run(s.g.now + Instant(d))
 		return err
 	case "trace":
-		s.shown = arg(0)
+		s.shown = strings.Join(words, " ")
 		return nil
 	case "manual":
 		s.g.syncTime = func(*node) Instant { return -1 }
@@ -157,12 +157,15 @@ func (s *story) command(line string) error {
 	case "disk":
 		return s.disk(n, args)
 	case "elect":
-		for range 5 {
+		shown := s.shown
+		s.shown = "none"
+		for k := 0; k < 5 && n.core.role != Leader; k++ {
 			s.timeout(n)
 			s.settle()
-			if n.core.role == Leader {
-				return nil
-			}
+		}
+		s.shown = shown
+		if n.core.role == Leader {
+			return nil
 		}
 		return fmt.Errorf("%s is %s", n.id, n.core.role)
 	case "timeout":
@@ -185,6 +188,8 @@ func (s *story) command(line string) error {
 		n.finishSync(d.last(), d.termOf(d.last()), d.gen)
 	case "crash":
 		n.crash(-1)
+	case "wipe":
+		n.wipe()
 	case "restart":
 		n.crash(-1)
 		n.start()
@@ -228,6 +233,9 @@ func (s *story) cluster(words []string, args map[string]string) error {
 		}
 	}
 	g.seen = func(n *node, e Event) {
+		if s.shown == "none" {
+			return
+		}
 		switch e.Kind {
 		case EventCut, EventReset:
 			s.say("%s %s %d", n.id, [...]string{EventCut: "cuts behind", EventReset: "begins anew behind"}[e.Kind], e.Index)
@@ -323,12 +331,15 @@ func (s *story) disk(n *node, args map[string]string) error {
 // timeout moves time on to the member's next campaign. What is due on other members until then happens too.
 func (s *story) timeout(n *node) {
 	c := n.core
-	d := c.campaign.deadline()
-	if c.role == Follower {
-		d = c.heard + Instant(c.patience)
+	for c.role == Candidate && c.campaign.phase == asking { // what is under way comes to its end first
+		s.g.run(c.campaign.deadline() + 1)
 	}
 	if c.role == Leader {
 		return
+	}
+	d := c.campaign.next
+	if c.role == Follower {
+		d = c.heard + Instant(c.patience)
 	}
 	for _, id := range s.g.ids { // the others stay quiet meanwhile
 		if m := s.g.nodes[id]; m != nil && m != n && m.core != nil {
@@ -395,7 +406,10 @@ func (s *story) play(id ID, words []string, args map[string]string) error {
 	}
 	if len(words) >= 2 && words[0] == "answers" {
 		k := slices.IndexFunc(s.waiting[id], func(m Message) bool {
-			return m.Type != MsgHeartbeat && m.Type != MsgCommit || args["to"] == m.Type.String()
+			if to, ok := args["to"]; ok {
+				return to == m.Type.String()
+			}
+			return m.Type != MsgHeartbeat && m.Type != MsgCommit
 		})
 		if k < 0 {
 			return fmt.Errorf("%s was not asked", id)
@@ -404,7 +418,7 @@ func (s *story) play(id ID, words []string, args map[string]string) error {
 		s.waiting[id] = slices.Delete(s.waiting[id], k, k+1)
 		a := Message{Type: q.Type.Answer(), From: id, To: q.From, Index: q.Index, First: q.First, Last: q.Last,
 			Term: Term(num("term", int(q.Term))), Begin: Index(num("begin", 0)), End: Index(num("end", 0)), XTerm: Term(num("xterm", -1)), XIndex: Index(num("xindex", -1))}
-		if v := slices.Index(voteNames[:], words[1]); v >= 0 {
+		if v := slices.Index(voteNames[:], words[1]); v >= 0 && (q.Type == MsgVote || q.Type == MsgPreVote) {
 			a.Vote = VoteResult(v)
 		} else if v := slices.Index(statusNames[:], words[1]); v >= 0 {
 			a.Status = Status(v)
@@ -519,6 +533,9 @@ func describe(m *Message) string {
 	}
 	if m.Type.IsPush() {
 		say("commit=%d", m.Commit)
+	}
+	if m.Leader != m.From && m.Type != MsgTransfer {
+		say("leader=%s", m.Leader)
 	}
 	return b.String()
 }

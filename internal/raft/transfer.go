@@ -8,7 +8,7 @@ type transfer struct {
 	to      ID     // "" = none runs
 	ref     uint64 // the client's request; 0 when the leader moves leadership by itself
 	request Message
-	until   Instant
+	until   Instant // while this node leads: when the transferee's VOTE is overdue; later: when waiting for an outcome ends
 }
 
 // taking is the transferee's side: it waits to hold what the leader has, then campaigns in the next term without a pre-vote.
@@ -60,7 +60,7 @@ func (c *Core) startTransfer(m Message, ref uint64) Status {
 	case c.transfer.to != "":
 		return StatusTransferring
 	}
-	c.transfer = transfer{to: m.Transferee, ref: ref, request: m, until: c.now + Instant(c.cfg.TransferWait+2*c.cfg.VoteWait)}
+	c.transfer = transfer{to: m.Transferee, ref: ref, request: m, until: c.now + Instant(c.cfg.TransferWait+c.cfg.VoteWait/4)}
 	c.event(Event{Kind: EventTransfer, Peer: m.Transferee})
 	c.send(Message{Type: MsgTransfer, To: m.Transferee, Leader: c.cfg.ID, Term: c.term, Index: c.log.last,
 		Transferer: c.cfg.ID, Transferee: m.Transferee})
