@@ -19,6 +19,7 @@ func TestOurCommandLineWorksWithOriginalGroup(t *testing.T) {
 		t.Run(string(gen), func(t *testing.T) {
 			k, dl := java(t, gen), ours(t).Go
 			g := group(t, k, k, k)
+			g.DefaultTimers()
 			leader := started(t, g)
 			const n = 5000
 			var lines bytes.Buffer

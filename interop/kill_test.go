@@ -13,9 +13,7 @@ import (
 func TestOurGroupSurvivesKillsOfTheLeader(t *testing.T) {
 	k := ours(t)
 	g := group(t, k, k, k)
-	for _, timer := range []string{"heartBeatTimeIntervalMs", "maxHeartBeatLeak", "minVoteIntervalMs", "maxVoteIntervalMs"} {
-		delete(g.Settings, timer)
-	}
+	g.DefaultTimers()
 	started(t, g)
 	load := harness.StartLoad(g, "kills", 16, 200)
 	c := g.Client()

@@ -57,6 +57,7 @@ func TestOriginalClientWorksWithOurGroup(t *testing.T) {
 			kit := java(t, gen).Java
 			k := ours(t)
 			g := group(t, k, k, k)
+			g.DefaultTimers()
 			started(t, g)
 			out, err := harness.Run(within(t, 2*time.Minute), kit.Client(original.Lean, g.Dir, g.Name, g.Peers, 5000, 32, 200)...)
 			if err != nil {

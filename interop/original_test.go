@@ -13,6 +13,7 @@ func TestOriginalsAloneKeepAcknowledgedEntries(t *testing.T) {
 		t.Run(string(gen), func(t *testing.T) {
 			k := java(t, gen)
 			g := group(t, k, k, k)
+			g.DefaultTimers()
 			started(t, g)
 			load := harness.StartLoad(g, "base", 16, 200)
 			must(t, load.More(within(t, limit), 3000))

@@ -51,6 +51,9 @@ type Node struct {
 	Kind Kind
 	Port int
 
+	// Watch, if set before Start, is called with every status a Java node prints, on a goroutine of the process.
+	Watch func(Status)
+
 	group *Group
 	base  string
 	argv  []string // instead of what Kind says
@@ -85,6 +88,16 @@ func Quick() map[string]string {
 		"diskSpaceRatioToCheckExpired":  "0.99", // a fuller disk is not what these tests are about
 		"diskSpaceRatioToForceClean":    "0.99",
 		"leadershipTransferWaitTimeout": "1000",
+	}
+}
+
+// DefaultTimers makes the nodes keep the timers they have when nobody sets any: for groups whose leader is to stay, whatever else this machine
+// does, and for measuring.
+func (g *Group) DefaultTimers() {
+	for key := range g.Settings {
+		if strings.HasPrefix(key, "heartBeat") || strings.HasPrefix(key, "maxHeartBeat") || strings.HasSuffix(key, "VoteIntervalMs") {
+			delete(g.Settings, key)
+		}
 	}
 }
 
@@ -326,6 +339,9 @@ func (n *Node) takeStatus(line []byte) {
 	n.mu.Lock()
 	n.status = s
 	n.mu.Unlock()
+	if n.Watch != nil {
+		n.Watch(s)
+	}
 }
 
 // Status is what a Java node last said of itself; zero for others.
