@@ -217,24 +217,45 @@ func (l *Ledger) Propose(batch [][]byte, stamp Stamp) *Pending {
 
 // admit refuses what needs no loop to be refused.
 func (l *Ledger) admit(batch [][]byte) error {
+	if l.stopped() {
+		return ErrClosed
+	}
+	return l.checkBatch(batch)
+}
+
+// stopped tells whether Close has come so far that nothing is served any more.
+func (l *Ledger) stopped() bool {
 	select {
 	case <-l.stop:
-		return ErrClosed
+		return true
 	default:
-		return checkBatch(batch)
+		return false
 	}
 }
 
-func checkBatch(batch [][]byte) error {
+// readError is err as readers shall see it: of a log that is closed meanwhile, only that.
+func (l *Ledger) readError(err error) error {
+	if l.stopped() {
+		return ErrClosed
+	}
+	return err
+}
+
+func (l *Ledger) checkBatch(batch [][]byte) error {
 	if len(batch) == 0 {
 		return ErrEmpty
 	}
 	for _, b := range batch {
-		if len(b) > MaxBody {
-			return fmt.Errorf("%w: body of %d bytes, at most %d", ErrTooLarge, len(b), MaxBody)
+		if len(b) > l.bodyMax() {
+			return fmt.Errorf("%w: body of %d bytes, at most %d", ErrTooLarge, len(b), l.bodyMax())
 		}
 	}
 	return nil
+}
+
+// bodyMax is the largest body that the entry format and this member's data files have room for.
+func (l *Ledger) bodyMax() int {
+	return int(min(MaxBody, l.cfg.DataFileSize-entry.HeaderSize-entry.BlankSize))
 }
 
 // Done is closed when the outcome is known.
@@ -272,11 +293,11 @@ func (l *Ledger) Commit() Index { return l.loop.Commit() }
 // itself have an empty body.
 func (l *Ledger) Get(i Index) (Entry, error) {
 	if c := l.Commit(); i > c {
-		return Entry{}, fmt.Errorf("%w: entry %d, committed is %d", ErrOutOfRange, i, c)
+		return Entry{}, l.readError(fmt.Errorf("%w: entry %d, committed is %d", ErrOutOfRange, i, c))
 	}
 	h, body, err := l.store.Entry(i)
-	if err != nil {
-		return Entry{}, err
+	if err != nil || l.stopped() {
+		return Entry{}, l.readError(err)
 	}
 	return Entry{Index: h.Index, Term: h.Term, Pos: h.Pos, Body: body}, nil
 }
@@ -285,12 +306,12 @@ func (l *Ledger) Get(i Index) (Entry, error) {
 // committed entries; they do not cross the end of a file. The bytes must not be written to.
 func (l *Ledger) ReadAt(pos int64, n int) ([]byte, error) {
 	b, err := l.store.ReadAt(pos, n)
-	if err != nil {
-		return nil, err
+	if err != nil || l.stopped() {
+		return nil, l.readError(err)
 	}
 	end, size, err := l.store.Pos(l.Commit())
 	if err != nil {
-		return nil, err
+		return nil, l.readError(err)
 	}
 	if pos+int64(n) > end+int64(size) {
 		return nil, fmt.Errorf("%w: byte %d, committed are %d", ErrOutOfRange, pos+int64(n), end+int64(size))
@@ -299,17 +320,22 @@ func (l *Ledger) ReadAt(pos int64, n int) ([]byte, error) {
 }
 
 // Entries iterates over committed entries from index from on (or from the first that is kept, if that is later), and waits at
-// the end for more until ctx ends. No-op entries are left out. It yields an error once, as its last pair: ctx's, ErrClosed, or what reading found.
+// the end for more until ctx ends. No-op entries are left out. It yields an error once, as its last pair: ctx's, ErrClosed, ErrFailed when this
+// member's disk failed and nothing more will come, ErrCompacted when retention overtook a slow reader, or what else reading found.
 func (l *Ledger) Entries(ctx context.Context, from Index) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		next := max(from, l.store.State().First)
 		for {
 			changed := l.loop.Changed()
 			commit := l.Commit()
+			if l.stopped() {
+				yield(Entry{}, ErrClosed)
+				return
+			}
 			for next <= commit {
 				p, last, err := l.store.Read(next, commit+1, 1<<20)
 				if err != nil {
-					yield(Entry{}, err)
+					yield(Entry{}, l.readError(err))
 					return
 				}
 				for b := range entries(p) {
@@ -324,12 +350,12 @@ func (l *Ledger) Entries(ctx context.Context, from Index) iter.Seq2[Entry, error
 				}
 				next = last + 1
 			}
+			if err := l.loop.View().Err; err != nil && next > l.Commit() {
+				yield(Entry{}, l.readError(fmt.Errorf("%w: %w", ErrFailed, err)))
+				return
+			}
 			select {
 			case <-changed:
-				if err := l.loop.View().Err; err != nil && next > l.Commit() {
-					yield(Entry{}, ErrClosed)
-					return
-				}
 			case <-ctx.Done():
 				yield(Entry{}, ctx.Err())
 				return
@@ -378,7 +404,7 @@ func (l *Ledger) Confirm(ctx context.Context) (Index, error) {
 	select {
 	case r := <-got:
 		if !r.ok {
-			return -1, &NotLeaderError{Leader: l.Leader()}
+			return -1, l.readError(&NotLeaderError{Leader: l.Leader()})
 		}
 		return r.i, nil
 	case <-ctx.Done():

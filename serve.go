@@ -131,7 +131,7 @@ func (h handler) append(c *remoting.Conn, f *remoting.Frame) {
 		h.refuse(c, ref, f.Code, &req.Base, wire.ResultUnexpectedArgument, "")
 	case l == nil:
 		h.refuse(c, ref, f.Code, &req.Base, r, "")
-	case req.Body == nil || len(req.Body) > MaxBody:
+	case req.Body == nil || len(req.Body) > l.bodyMax():
 		h.refuse(c, ref, f.Code, &req.Base, wire.ResultUnexpectedArgument, raft.ID(l.Leader()))
 	default:
 		base := req.Base
@@ -161,7 +161,7 @@ func (h handler) appendBatch(c *remoting.Conn, f *remoting.Frame) {
 		refused.Code = r
 	case len(req.Bodies) == 0:
 		refused.Code = wire.ResultEmptyBodies
-	case checkBatch(req.Bodies) != nil:
+	case l.checkBatch(req.Bodies) != nil:
 		refused.Code = wire.ResultUnexpectedArgument
 	default:
 		l.loop.Propose(replica.NewProposal(req.Bodies, nil, func(p *replica.Proposal) {

@@ -43,7 +43,7 @@ type PeerStatus struct {
 func (l *Ledger) Status(ctx context.Context) (Status, error) {
 	s, err := l.loop.Snapshot(ctx)
 	if err != nil {
-		return Status{}, err
+		return Status{}, l.readError(err)
 	}
 	return l.statusOf(s), nil
 }

@@ -1,0 +1,210 @@
+package dledger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"dledger"
+	"dledger/dledgertest"
+)
+
+// small makes data files of 16 KiB and index files to match.
+func small(_ string, c *dledger.Config) { c.DataFileSize, c.IndexFileSize = 16<<10, 32*64 }
+
+// TestFullDiskIsNamedAndRecoversWithoutRestart: once on the leader's disk, which refuses, once on a follower's, which does not matter.
+func TestFullDiskIsNamedAndRecoversWithoutRestart(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("leader of %d", n), func(t *testing.T) {
+			dledgertest.Setup{Config: small}.Run(t, n, func(c *dledgertest.Cluster) {
+				appendSome(c, 0, 10)
+				l := c.Leader()
+				c.Disk(l.ID).SetFree(20 << 10)
+				var full int
+				for i := 10; ; i++ {
+					_, err := l.Append(c.T.Context(), make([]byte, 1000))
+					if errors.Is(err, dledger.ErrDiskFull) {
+						full = i
+						break
+					}
+					if err != nil || i > 200 {
+						c.T.Fatalf("append %d: %v, want ErrDiskFull soon", i, err)
+					}
+				}
+				if _, err := l.Append(c.T.Context(), body(full)); !errors.Is(err, dledger.ErrDiskFull) {
+					c.T.Errorf("append to the full disk: %v, want ErrDiskFull", err)
+				}
+				if c.Leader() != l {
+					c.T.Error("a full disk costs the leadership")
+				}
+				c.Disk(l.ID).SetFree(-1)
+				c.Wait("appends to be taken again", func() bool {
+					_, err := l.Append(c.T.Context(), body(full))
+					return err == nil
+				})
+				appendSome(c, full, full+50)
+				c.Agree()
+			})
+		})
+	}
+	t.Run("a follower", func(t *testing.T) {
+		dledgertest.Setup{Config: small}.Run(t, 3, func(c *dledgertest.Cluster) {
+			appendSome(c, 0, 10)
+			f := c.Followers()[0]
+			c.Disk(f.ID).SetFree(20 << 10)
+			var last dledger.Entry
+			for i := range 100 {
+				e, err := c.Append(c.T.Context(), make([]byte, 1000))
+				if err != nil {
+					c.T.Fatalf("append %d: %v", i, err)
+				}
+				last = e
+			}
+			if got := f.Commit(); got >= last.Index {
+				c.T.Errorf("the full disk took entry %d", got)
+			}
+			c.Disk(f.ID).SetFree(-1)
+			c.WaitCommitted(last.Index, f.ID)
+			c.Agree()
+		})
+	})
+}
+
+// TestNearlyFullDiskRefusesAppends: by the ratios of the original, before anything fails.
+func TestNearlyFullDiskRefusesAppends(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
+		appendSome(c, 0, 10)
+		l := c.Leader()
+		c.Disk(l.ID).SetUsed(0.91)
+		time.Sleep(2 * time.Second)
+		if _, err := l.Append(c.T.Context(), body(10)); !errors.Is(err, dledger.ErrDiskFull) {
+			c.T.Errorf("append to a disk used to 91 %%: %v, want ErrDiskFull", err)
+		}
+		c.Disk(l.ID).SetUsed(-1)
+		time.Sleep(2 * time.Second)
+		if _, err := l.Append(c.T.Context(), body(10)); err != nil {
+			c.T.Errorf("append after space came: %v", err)
+		}
+	})
+}
+
+// TestFailedSyncGivesLeadershipAway: what the failed sync should have made durable is acknowledged only if others hold it, and the member stores
+// nothing more until it is restarted.
+func TestFailedSyncGivesLeadershipAway(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
+		appendSome(c, 0, 10)
+		old := c.Leader()
+		for _, f := range c.Followers() {
+			c.Cut(old.ID, f.ID)
+		}
+		c.Disk(old.ID).FailSync()
+		if _, err := old.Append(c.T.Context(), body(10)); err == nil {
+			c.T.Error("the append was acknowledged: no disk holds it")
+		}
+		c.Heal()
+		begin := time.Now()
+		appendSome(c, 10, 20)
+		if d := time.Since(begin); d > time.Second {
+			c.T.Errorf("the next leader's first append took %v", d)
+		}
+		if c.Leader() == old {
+			c.T.Fatal("the member whose disk failed leads")
+		}
+		if _, err := old.Append(c.T.Context(), body(20)); err == nil || errors.Is(err, dledger.ErrTimeout) {
+			c.T.Errorf("append at the member whose disk failed: %v, want a refusal", err)
+		}
+		if s, err := old.Status(c.T.Context()); err != nil || s.Err == nil {
+			c.T.Errorf("status tells of no failure: %+v, %v", s, err)
+		}
+		c.Kill(old.ID)
+		c.Start(old.ID)
+		appendSome(c, 20, 30)
+		c.Agree()
+	})
+}
+
+// TestSingleMemberAcknowledgesNothingAfterAFailedSync: there is nobody to hand over to.
+func TestSingleMemberAcknowledgesNothingAfterAFailedSync(t *testing.T) {
+	t.Parallel()
+	dledgertest.Setup{Loss: dledgertest.LoseAll}.Run(t, 1, func(c *dledgertest.Cluster) {
+		appendSome(c, 0, 10)
+		m := c.Member("n0")
+		c.Disk("n0").FailSync()
+		for i := range 5 {
+			if e, err := m.Append(c.T.Context(), body(10)); err == nil {
+				c.T.Errorf("append %d was acknowledged as entry %d", i, e.Index)
+			}
+		}
+		c.Kill("n0")
+		c.Start("n0")
+		appendSome(c, 10, 20)
+		c.Agree()
+	})
+}
+
+// TestLeaderWhoseDiskHangsIsReplaced: its heartbeats go on, so nobody but itself can notice.
+func TestLeaderWhoseDiskHangsIsReplaced(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
+		appendSome(c, 0, 10)
+		old := c.Leader()
+		begin := time.Now()
+		c.Disk(old.ID).Hang()
+		// The followers' disks are a majority: what is appended meanwhile is acknowledged.
+		stop := load(c, 2, 20*time.Millisecond)
+		c.Wait("another leader", func() bool { return c.Leader() != old })
+		took := time.Since(begin)
+		stop()
+		if took > 4*time.Second {
+			c.T.Errorf("replaced after %v", took)
+		}
+		c.T.Logf("replaced after %v", took)
+		appendSome(c, 10, 20)
+		c.Disk(old.ID).Resume()
+		appendSome(c, 20, 30)
+		c.Agree()
+	})
+}
+
+// TestSlowDisksShareSyncs: with 10 ms a sync, a hundred clients get through in the time of few syncs.
+func TestSlowDisksShareSyncs(t *testing.T) {
+	t.Parallel()
+	dledgertest.Setup{SyncTime: 10 * time.Millisecond}.Run(t, 3, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		before, begin := l.Stats().Syncs, time.Now()
+		var batches []*dledger.Pending
+		for i := range 100 {
+			batches = append(batches, l.Propose([][]byte{body(i)}, nil))
+			time.Sleep(100 * time.Microsecond)
+		}
+		for i, p := range batches {
+			if _, err := p.Wait(c.T.Context()); err != nil {
+				c.T.Errorf("append %d: %v", i, err)
+			}
+		}
+		if n, d := l.Stats().Syncs-before, time.Since(begin); n > 5 || d > 60*time.Millisecond {
+			c.T.Errorf("100 appends within 10 ms took %d syncs and %v", n, d)
+		}
+	})
+}
+
+func TestCancelledWaitLeavesTheAppendUndecided(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		ctx, cancel := context.WithTimeout(c.T.Context(), 50*time.Microsecond)
+		defer cancel()
+		if _, err := l.Append(ctx, body(0)); !errors.Is(err, context.DeadlineExceeded) {
+			c.T.Errorf("got %v, want the context's error", err)
+		}
+		c.Wait("the entry to be committed all the same", func() bool {
+			e, err := l.Get(0)
+			return err == nil && string(e.Body) == string(body(0))
+		})
+	})
+}

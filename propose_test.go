@@ -1,0 +1,228 @@
+package dledger_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"dledger"
+	"dledger/dledgertest"
+)
+
+func TestPendingLimitRefusesInsteadOfQueueing(t *testing.T) {
+	t.Parallel()
+	dledgertest.Setup{Config: func(_ string, c *dledger.Config) { c.MaxPending = 50 }}.Run(t, 3, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		c.Partition([]string{l.ID})
+		var accepted []*dledger.Pending
+		for i := range 60 {
+			p := l.Propose([][]byte{body(i)}, nil)
+			time.Sleep(time.Millisecond)
+			select {
+			case <-p.Done():
+				if _, err := p.Wait(c.T.Context()); !errors.Is(err, dledger.ErrPendingFull) || i < 50 {
+					c.T.Errorf("append %d: %v", i, err)
+				}
+			default:
+				accepted = append(accepted, p)
+			}
+		}
+		if len(accepted) != 50 {
+			c.T.Errorf("%d appends were accepted, want 50", len(accepted))
+		}
+		c.Heal()
+		for i, p := range accepted {
+			if _, err := p.Wait(c.T.Context()); err != nil {
+				c.T.Errorf("append %d: %v", i, err)
+			}
+		}
+	})
+}
+
+func TestPendingBytesRefuse(t *testing.T) {
+	t.Parallel()
+	dledgertest.Setup{Config: func(_ string, c *dledger.Config) { c.PendingBytes = 10_000 }}.Run(t, 1, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		hold := make(chan struct{})
+		first := l.Propose([][]byte{body(0)}, func(int, dledger.Index, int64, []byte) { <-hold }) // the loop stands still
+		time.Sleep(time.Millisecond)
+		var waiting []*dledger.Pending
+		refused := 0
+		for range 20 {
+			p := l.Propose([][]byte{make([]byte, 1000)}, nil)
+			select {
+			case <-p.Done():
+				refused++
+			default:
+				waiting = append(waiting, p)
+			}
+		}
+		close(hold)
+		for _, p := range append(waiting, first) {
+			if _, err := p.Wait(c.T.Context()); err != nil {
+				c.T.Error(err)
+			}
+		}
+		if len(waiting) != 10 || refused != 10 {
+			c.T.Errorf("%d wait and %d are refused, want 10 and 10", len(waiting), refused)
+		}
+	})
+}
+
+// TestAckTimeoutLeavesTheAppendUndecided: the error says so, and here the entry is committed in the end.
+func TestAckTimeoutLeavesTheAppendUndecided(t *testing.T) {
+	t.Parallel()
+	dledgertest.Setup{Config: func(_ string, c *dledger.Config) { c.AckTimeout = 200 * time.Millisecond }}.Run(t, 3, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		c.Partition([]string{l.ID})
+		begin := time.Now()
+		_, err := l.Append(c.T.Context(), body(0))
+		if !errors.Is(err, dledger.ErrTimeout) || !strings.Contains(err.Error(), "may yet be committed") {
+			c.T.Errorf("got %v, want ErrTimeout that tells that the outcome is open", err)
+		}
+		if d := time.Since(begin); d < 200*time.Millisecond || d > 250*time.Millisecond {
+			c.T.Errorf("timed out after %v, want 200 ms", d)
+		}
+		c.Heal()
+		c.Wait("the entry to be committed", func() bool {
+			e, err := c.Leader().Get(0)
+			return err == nil && string(e.Body) == string(body(0))
+		})
+	})
+}
+
+// TestBatchLiesTogether: indexes without gap, positions that are those of the entries, whatever else is proposed meanwhile and where files end.
+func TestBatchLiesTogether(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d members", n), func(t *testing.T) {
+			dledgertest.Setup{Config: small}.Run(t, n, func(c *dledgertest.Cluster) {
+				l := c.Leader()
+				var all sync.WaitGroup
+				for k := range 4 {
+					all.Go(func() {
+						for i := range 20 {
+							batch := make([][]byte, 1+(i+k)%7)
+							for j := range batch {
+								batch[j] = fmt.Appendf(nil, "%d.%d.%d %0*d", k, i, j, 37*(i%11), 0)
+							}
+							a, err := l.Propose(batch, nil).Wait(c.T.Context())
+							if err != nil {
+								c.T.Errorf("batch %d of %d: %v", i, k, err)
+								continue
+							}
+							for j, b := range batch {
+								e, err := l.Get(a.First + dledger.Index(j))
+								if err != nil || string(e.Body) != string(b) || e.Pos != a.Pos[j] || e.Term != a.Term {
+									c.T.Errorf("entry %d of the batch at %d is %q at %d, %v; want %q at %d", j, a.First, e.Body, e.Pos, err, b, a.Pos[j])
+								}
+							}
+						}
+					})
+				}
+				all.Wait()
+				c.Agree()
+			})
+		})
+	}
+}
+
+// TestStampRunsInLogOrder: it sees every entry once, with ascending index and position, and what it writes is what all members store.
+func TestStampRunsInLogOrder(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		next, lastPos := dledger.Index(0), int64(-1) // the stamp's alone
+		stamp := func(_ int, i dledger.Index, pos int64, b []byte) {
+			if i != next || pos <= lastPos {
+				c.T.Errorf("stamped entry %d at %d after entry %d at %d", i, pos, next-1, lastPos)
+			}
+			next, lastPos = i+1, pos
+			copy(b, fmt.Sprintf("%08d", i))
+		}
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range 10 {
+					mine := []byte("--------, stamped")
+					if _, err := l.Propose([][]byte{mine, mine, mine}, stamp).Wait(c.T.Context()); err != nil {
+						c.T.Error(err)
+					}
+					if string(mine) != "--------, stamped" {
+						c.T.Errorf("the stamp wrote to the caller's body: %q", mine)
+					}
+				}
+			})
+		}
+		all.Wait()
+		last := c.Agree()
+		for _, m := range c.Running() {
+			for i := range last + 1 {
+				if e, err := m.Get(i); err != nil || string(e.Body) != fmt.Sprintf("%08d, stamped", i) {
+					c.T.Errorf("%s: entry %d is %q, %v", m.ID, i, e.Body, err)
+				}
+			}
+		}
+	})
+}
+
+func TestBatchesThatCannotBeAreRefused(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 1, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		for _, k := range []struct {
+			name  string
+			batch [][]byte
+			want  error
+		}{
+			{"no entry", nil, dledger.ErrEmpty},
+			{"a body that no file holds", [][]byte{body(0), make([]byte, dledger.MaxBody+1)}, dledger.ErrTooLarge},
+			{"a body that this data file does not hold", [][]byte{body(0), make([]byte, dledger.MaxBody)}, dledger.ErrTooLarge},
+		} {
+			if _, err := l.Propose(k.batch, nil).Wait(c.T.Context()); !errors.Is(err, k.want) {
+				c.T.Errorf("%s: got %v, want %v", k.name, err, k.want)
+			}
+		}
+		if a, err := l.Propose([][]byte{{}}, nil).Wait(c.T.Context()); err != nil || a.First != 0 {
+			c.T.Errorf("an empty body is entry %d, %v; want entry 0", a.First, err)
+		}
+	})
+}
+
+func TestClosedLedgerSaysSo(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 1, func(c *dledgertest.Cluster) {
+		e := appendSome(c, 0, 1)
+		m := c.Member("n0")
+		c.Stop("n0")
+		if _, err := m.Append(c.T.Context(), body(1)); !errors.Is(err, dledger.ErrClosed) {
+			c.T.Errorf("Append: %v, want ErrClosed", err)
+		}
+		if _, err := m.Get(e.Index); !errors.Is(err, dledger.ErrClosed) {
+			c.T.Errorf("Get: %v, want ErrClosed", err)
+		}
+		if _, err := m.ReadAt(e.Pos, 48); !errors.Is(err, dledger.ErrClosed) {
+			c.T.Errorf("ReadAt: %v, want ErrClosed", err)
+		}
+		if _, err := m.Confirm(c.T.Context()); !errors.Is(err, dledger.ErrClosed) {
+			c.T.Errorf("Confirm: %v, want ErrClosed", err)
+		}
+		if _, err := m.Status(c.T.Context()); !errors.Is(err, dledger.ErrClosed) {
+			c.T.Errorf("Status: %v, want ErrClosed", err)
+		}
+		for _, err := range m.Entries(c.T.Context(), 0) {
+			if !errors.Is(err, dledger.ErrClosed) {
+				c.T.Errorf("Entries: %v, want ErrClosed", err)
+			}
+		}
+		if err := m.TransferLeadership(c.T.Context(), "n0"); !errors.Is(err, dledger.ErrClosed) {
+			c.T.Errorf("TransferLeadership: %v, want ErrClosed", err)
+		}
+		if err := m.Close(); err != nil {
+			c.T.Errorf("Close once more: %v", err)
+		}
+	})
+}
