@@ -146,36 +146,63 @@ func (l *Load) Stop() (acked map[int64][]byte, undecided int, err error) {
 	return l.acked, l.undecided, l.clash
 }
 
-// Settle makes the group quiet: it appends one last entry and waits until the files of every node hold it. It gives that entry's index.
-func (g *Group) Settle(ctx context.Context) (int64, error) {
+// mark appends one entry and gives its index.
+func (g *Group) mark(ctx context.Context, body []byte) (int64, error) {
 	c := g.Client()
 	defer c.Close()
-	last := int64(-1)
-	mark := []byte("the last entry")
-	err := Until(ctx, "a last append", func() bool {
+	index := int64(-1)
+	err := Until(ctx, "an append of a mark", func() bool {
 		one, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
-		a, err := c.Append(one, mark)
-		last = a.Index
+		a, err := c.Append(one, body)
+		index = a.Index
 		return err == nil
 	})
 	if err != nil {
 		return -1, fmt.Errorf("%w\n%s", err, g.Logs())
 	}
-	for _, n := range g.Nodes {
-		var why error
-		err := Until(ctx, fmt.Sprintf("entry %d on %s", last, n.ID), func() bool {
-			l, err := ReadLog(n.Root())
-			if err != nil {
-				why = err
-				return false
-			}
-			e, ok := l.At(last)
-			why = fmt.Errorf("its log ends at %d", l.End())
-			return ok && bytes.Equal(e.Body, mark)
-		})
+	return index, nil
+}
+
+// holds waits until the files of node n hold body at index.
+func (g *Group) holds(ctx context.Context, n *Node, index int64, body []byte) error {
+	var why error
+	err := Until(ctx, fmt.Sprintf("entry %d on %s", index, n.ID), func() bool {
+		l, err := ReadLog(n.Root())
 		if err != nil {
-			return -1, fmt.Errorf("%w; %v\n%s", err, why, g.Logs())
+			why = err
+			return false
+		}
+		e, ok := l.At(index)
+		why = fmt.Errorf("its log ends at %d", l.End())
+		return ok && bytes.Equal(e.Body, body)
+	})
+	if err != nil {
+		return fmt.Errorf("%w; %v\n%s", err, why, g.Logs())
+	}
+	return nil
+}
+
+// Hold waits until node n holds an entry that is appended now, and with it all that was acknowledged before.
+func (g *Group) Hold(ctx context.Context, n *Node) error {
+	body := []byte("a mark")
+	index, err := g.mark(ctx, body)
+	if err != nil {
+		return err
+	}
+	return g.holds(ctx, n, index, body)
+}
+
+// Settle makes the group quiet: it appends one last entry and waits until the files of every node hold it. It gives that entry's index.
+func (g *Group) Settle(ctx context.Context) (int64, error) {
+	body := []byte("the last entry")
+	last, err := g.mark(ctx, body)
+	if err != nil {
+		return -1, err
+	}
+	for _, n := range g.Nodes {
+		if err := g.holds(ctx, n, last, body); err != nil {
+			return -1, err
 		}
 	}
 	return last, nil
