@@ -179,6 +179,7 @@ type Core struct {
 
 	// leader
 	peers     []*progress // all members but this one, in Members order
+	sent      span        // of the last append of this TakeReady
 	termFirst Index       // last index at the election + 1: where entries of the own term begin
 	beat      beat
 	reads     []read
@@ -561,6 +562,7 @@ func (c *Core) TakeReady(now Instant) *Ready {
 		if n := len(c.reads); n > 0 && c.reads[n-1].round > c.beat.round {
 			c.startBeat()
 		}
+		c.sent = span{}
 		for _, p := range c.peers {
 			c.replicate(p)
 		}

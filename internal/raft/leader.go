@@ -39,6 +39,12 @@ type request struct {
 	at   Instant
 }
 
+// span is a stretch of the log that was just sent to one follower. The next one is mostly sent the same, and shares the runs.
+type span struct {
+	first, last Index
+	runs        []Run
+}
+
 type peerState uint8
 
 const (
@@ -343,7 +349,10 @@ func (c *Core) sendAppend(p *progress) {
 		return
 	}
 	last := min(c.log.last, p.next+c.cfg.MaxEntries-1)
-	m := Message{Type: MsgAppend, Index: p.next - 1, First: p.next, Last: last, Runs: c.log.slice(p.next, last)}
+	if c.sent.first != p.next || c.sent.last != last || c.sent.runs == nil {
+		c.sent = span{p.next, last, c.log.slice(p.next, last)}
+	}
+	m := Message{Type: MsgAppend, Index: p.next - 1, First: p.next, Last: last, Runs: c.sent.runs}
 	m.LogTerm, _ = c.log.term(p.next - 1)
 	c.push(p, m)
 	p.inflight = append(p.inflight, request{last: last, at: c.now})
