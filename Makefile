@@ -27,9 +27,10 @@ staticcheck:
 tidy:
 	@for m in $(modules); do (cd $$m && $(GO) mod tidy -diff) || { echo "go.mod or go.sum of module $$m is not tidy"; exit 1; }; done
 
-# race includes the table of imports (TestImportsAreThoseOfTheTable).
+# race includes the table of imports and the check of the documents.
 race:
 	$(GO) test -race -short $(packages)
+	cd bench && $(GO) test -short ./...
 
 build:
 	$(GO) build ./...
