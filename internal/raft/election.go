@@ -73,7 +73,8 @@ func (c *Core) becomeCandidate() {
 	c.event(Event{Kind: EventRole})
 }
 
-// becomeFollower follows the leader of term t, which is at least the own term.
+// becomeFollower follows the leader of term t, which is at least the own term. If it has no vote in that term, the leader gets it:
+// so it is not forgotten over a restart that the term has its leader, and a member that lost its disk cannot collect a second one.
 func (c *Core) becomeFollower(t Term, leader ID) {
 	was := c.role
 	c.role, c.leader, c.matched, c.differs = Follower, leader, noMatch, noDifference
@@ -81,8 +82,8 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 	if was == Leader {
 		c.stopLeading()
 	}
-	if t > c.term {
-		c.setTerm(t, "")
+	if t > c.term || c.vote == "" {
+		c.setTerm(t, leader)
 	}
 	c.led, c.lapsed = leader, false
 	switch c.transfer.to {
