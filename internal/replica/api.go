@@ -224,9 +224,6 @@ func (r *Replica) Drain(ctx context.Context) {
 // Close stops the loop once it has answered everything, and waits for it: what is undecided then stays so. It does not hand leadership over; see
 // Transfer and Drain.
 func (r *Replica) Close() {
-	r.mu.Lock()
-	r.leaving, r.closed = true, true
-	r.mu.Unlock()
-	r.signal()
+	r.Stop()
 	<-r.stopped
 }
