@@ -324,42 +324,49 @@ func (l *Ledger) ReadAt(pos int64, n int) ([]byte, error) {
 // member's disk failed and nothing more will come, ErrCompacted when retention overtook a slow reader, or what else reading found.
 func (l *Ledger) Entries(ctx context.Context, from Index) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		next := max(from, l.store.State().First)
-		for {
-			changed := l.loop.Changed()
-			commit := l.Commit()
-			if l.stopped() {
-				yield(Entry{}, ErrClosed)
-				return
+		stopped := false
+		err := l.scan(ctx, max(from, l.store.State().First), func(h entry.Header, body []byte) bool {
+			stopped = h.Magic == entry.MagicNormal && !yield(Entry{Index: h.Index, Term: h.Term, Pos: h.Pos, Body: body}, nil)
+			return !stopped
+		})
+		if !stopped {
+			yield(Entry{}, err)
+		}
+	}
+}
+
+// scan calls f for each committed entry from next on, of any kind, and waits at the end for more; it returns when f says false, with nil, or with
+// what Entries yields as its last error.
+func (l *Ledger) scan(ctx context.Context, next Index, f func(entry.Header, []byte) bool) error {
+	for {
+		changed := l.loop.Changed()
+		commit := l.Commit()
+		if l.stopped() {
+			return ErrClosed
+		}
+		for next <= commit {
+			p, last, err := l.store.Read(next, commit+1, 1<<20)
+			if err != nil {
+				return l.readError(err)
 			}
-			for next <= commit {
-				p, last, err := l.store.Read(next, commit+1, 1<<20)
+			for b := range entries(p) {
+				h, err := entry.Parse(b)
 				if err != nil {
-					yield(Entry{}, l.readError(err))
-					return
+					return err
 				}
-				for b := range entries(p) {
-					h, err := entry.Parse(b)
-					if err != nil {
-						yield(Entry{}, err)
-						return
-					}
-					if h.Magic == entry.MagicNormal && !yield(Entry{Index: h.Index, Term: h.Term, Pos: h.Pos, Body: b[entry.HeaderSize:h.Size:h.Size]}, nil) {
-						return
-					}
+				if !f(h, b[entry.HeaderSize:h.Size:h.Size]) {
+					return nil
 				}
-				next = last + 1
 			}
-			if err := l.loop.View().Err; err != nil && next > l.Commit() {
-				yield(Entry{}, l.readError(fmt.Errorf("%w: %w", ErrFailed, err)))
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				yield(Entry{}, ctx.Err())
-				return
-			}
+			next = last + 1
+		}
+		if err := l.loop.View().Err; err != nil && next > l.Commit() {
+			return l.readError(fmt.Errorf("%w: %w", ErrFailed, err))
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }

@@ -117,3 +117,6 @@ func (d *Disk) SetUsed(share float64) {
 	const total = 1 << 40
 	d.mem.SetSpace(&vfs.Space{Total: total, Free: int64((1 - share) * total)})
 }
+
+// Mem gives the file system itself: to look at files, to damage them, to keep others beside the log.
+func (d *Disk) Mem() *vfs.Mem { return d.mem }
