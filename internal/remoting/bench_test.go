@@ -75,3 +75,34 @@ func BenchmarkHeaderWrite(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkPush measures requests of many small pieces, as a leader sends them, one way over loopback TCP.
+func BenchmarkPush(b *testing.B) {
+	for _, pieces := range []int{16, 256} {
+		b.Run(fmt.Sprintf("pieces=%d", pieces), func(b *testing.B) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				b.Fatal(err)
+			}
+			s := NewServer(ServerConfig{Handler: HandlerFunc(func(c *Conn, req *Frame) { c.Reply(req.Ref(), Answer{Code: 200}) })})
+			go s.Serve(l)
+			defer s.Close()
+			cl := NewClient(ClientConfig{})
+			defer cl.Close()
+			address, slots := l.Addr().String(), make(chan struct{}, 8)
+			body := make([][]byte, pieces)
+			for i := range body {
+				body[i] = make([]byte, 1072)
+			}
+			done := func(*Frame, error) { <-slots }
+			b.ReportAllocs()
+			b.SetBytes(int64(pieces) * 1072)
+			for b.Loop() {
+				slots <- struct{}{}
+				if err := cl.Go(address, Request{Code: 52002}, 3*time.Second, done, body...); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

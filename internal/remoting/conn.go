@@ -412,11 +412,11 @@ func (c *Conn) failCalls() (cause error) {
 	return cause
 }
 
-// CopyMax is the size up to which a piece of a body is copied behind the header before it: one large vector element costs less than
-// many small ones, and a piece that is copied is free at once.
-const CopyMax = 4 << 10
+// CopyMax is the size up to which a piece of a body is copied behind the header before it; larger ones become vector elements of their
+// own. A copied piece is free at once, but a push of 256 entries of 1 KiB takes half the CPU time when they are not copied.
+const CopyMax = 512
 
-// bufferKept is the largest buffer of headers and small pieces that a connection keeps for the next round.
+// bufferKept is the largest buffer of headers and small pieces that a connection keeps for the next round; it has two.
 const bufferKept = 256 << 10
 
 // queue is what waits to be written: buf with the pieces cut into it.

@@ -120,7 +120,7 @@ func (r *AppendBatchRequest) Pieces() [][]byte {
 }
 
 // joinMax is the size up to which a body is copied into the request rather than sent as a piece of its own.
-const joinMax = 4 << 10
+const joinMax = 512
 
 // Decode reads the request; the bodies alias b.
 func (r *AppendBatchRequest) Decode(b []byte) error {
