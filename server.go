@@ -59,7 +59,9 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	}
 	s := &Server{log: cfg.Logger, listener: ln, ledgers: map[member]*Ledger{}, routes: map[string][]*peer{}}
 	s.client = remoting.NewClient(remoting.ClientConfig{Dial: cfg.Dial, State: s.state, PauseMin: 20 * time.Millisecond, PauseMax: 200 * time.Millisecond, QueueMax: 2 * windowBytes})
-	s.remote = remoting.NewServer(remoting.ServerConfig{Handler: handler{s}})
+	s.remote = remoting.NewServer(remoting.ServerConfig{Handler: handler{s}, AcceptError: func(err error) {
+		s.log.Warn("connections cannot be accepted for now", "address", ln.Addr().String(), "error", err)
+	}})
 	return s, nil
 }
 
