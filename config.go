@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -197,9 +198,23 @@ func (c *Config) check() error {
 		return bad("maxVoteIntervalMs", c.MaxVoteInterval, fmt.Sprintf("must be above minVoteIntervalMs (%v)", c.MinVoteInterval))
 	case c.MaxPending < 1:
 		return bad("maxPendingRequestsNum", c.MaxPending, "at least 1")
-	case c.DiskForceRatio < 0.5 || c.DiskForceRatio > 1:
+	case c.PendingBytes < 1:
+		return bad("maxPendingBytes", c.PendingBytes, "at least 1")
+	case c.AckTimeout < time.Millisecond:
+		return bad("maxWaitAckTimeMs", c.AckTimeout, "at least 1 ms")
+	case c.PushTimeout < time.Millisecond:
+		return bad("maxPushTimeOutMs", c.PushTimeout, "at least 1 ms")
+	case c.TransferLag < 1:
+		return bad("maxLeadershipTransferWaitIndex", c.TransferLag, "at least 1")
+	case c.TransferWait < time.Millisecond:
+		return bad("leadershipTransferWaitTimeout", c.TransferWait, "at least 1 ms")
+	case c.ReservedHours < 1:
+		return bad("fileReservedHours", c.ReservedHours, "at least 1")
+	case !areHours(c.DeleteWhen):
+		return bad("deleteWhen", fmt.Sprintf("%q", c.DeleteWhen), "hours of the day from 0 to 23, joined by ';'")
+	case !(c.DiskForceRatio >= 0.5 && c.DiskForceRatio <= 1): // so written, NaN is out too
 		return bad("diskSpaceRatioToForceClean", c.DiskForceRatio, "between 0.50 and 1")
-	case c.DiskCheckRatio <= 0 || c.DiskCheckRatio > 1:
+	case !(c.DiskCheckRatio > 0 && c.DiskCheckRatio <= 1):
 		return bad("diskSpaceRatioToCheckExpired", c.DiskCheckRatio, "above 0 and at most 1")
 	}
 	for _, id := range c.PreferredIDs {
@@ -208,6 +223,19 @@ func (c *Config) check() error {
 		}
 	}
 	return nil
+}
+
+// areHours tells whether s is a list as DeleteWhen has it.
+func areHours(s string) bool {
+	for h := range strings.SplitSeq(s, ";") {
+		if h = strings.TrimSpace(h); h == "" {
+			continue
+		}
+		if n, err := strconv.Atoi(h); err != nil || n < 0 || n > 23 {
+			return false
+		}
+	}
+	return true
 }
 
 // root is the directory of this member's files.

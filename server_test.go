@@ -1,0 +1,313 @@
+package dledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// freeAddress gives an address on host that nobody listens on at the moment.
+func freeAddress(t *testing.T, host string) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Skipf("no %s here: %v", host, err)
+	}
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// openFiles counts this process's descriptors.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	names, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skipf("descriptors cannot be counted: %v", err)
+	}
+	return len(names)
+}
+
+// TestOpenAndCloseLeaveNothingBehind: goroutines and descriptors are back where they were after a hundred lives.
+func TestOpenAndCloseLeaveNothingBehind(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	cfg := Config{ID: "n0", Peers: "n0-" + freeAddress(t, "127.0.0.1"), Dir: t.TempDir(), DataFileSize: 64 << 10, IndexFileSize: 32 * 1024}
+	life := func() {
+		l, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		leader(t, []*Ledger{l})
+		if _, err := l.Append(ctx, []byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	life() // what is opened once for all, such as the poller, is not counted
+	files := openFiles(t)
+	for range 100 {
+		life()
+	}
+	if n := openFiles(t); n > files {
+		t.Errorf("%d descriptors, before %d", n, files)
+	}
+	if err := goleak.Find(before); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFailedOpenLeavesNothingBehind: whatever it is that fails.
+func TestFailedOpenLeavesNothingBehind(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	address := freeAddress(t, "127.0.0.1")
+	good := Config{ID: "n0", Peers: "n0-" + address, Dir: t.TempDir(), DataFileSize: 64 << 10, IndexFileSize: 32 * 1024}
+	l, err := Open(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files := openFiles(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []struct {
+		name   string
+		change func(*Config)
+		want   string
+	}{
+		{"another data file size", func(c *Config) { c.DataFileSize = 128 << 10 }, "data files of 65536"},
+		{"another index file size", func(c *Config) { c.IndexFileSize = 32 * 2048 }, "index files of 32768"},
+		{"a file for a directory", func(c *Config) { c.Dir = file }, file},
+		{"an address of another machine", func(c *Config) {
+			c.Listen = func(string) (net.Listener, error) { return nil, errors.New("cannot assign requested address") }
+		}, "cannot assign"},
+		{"a member that is not one", func(c *Config) { c.ID = "n7" }, `id "n7"`},
+		{"no directory", func(c *Config) { c.Dir = "" }, "dir"},
+		{"peers without port", func(c *Config) { c.Peers = "n0-localhost" }, "localhost"},
+	} {
+		cfg := good
+		k.change(&cfg)
+		if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), k.want) {
+			t.Errorf("%s: got %v, want an error that names %q", k.name, err, k.want)
+		}
+	}
+	if n := openFiles(t); n > files {
+		t.Errorf("%d descriptors, before %d", n, files)
+	}
+	if err := goleak.Find(before); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDirectoryIsForOneMemberAtATime(t *testing.T) {
+	members := group(t, 1, nil)
+	cfg := members[0].cfg
+	cfg.Server, cfg.Peers = nil, "n0-"+freeAddress(t, "127.0.0.1")
+	if l, err := Open(cfg); err == nil {
+		t.Errorf("a second member opened the directory: %v", l.Close())
+	} else if !strings.Contains(err.Error(), "in use") {
+		t.Errorf("got %v, want that the directory is in use", err)
+	}
+}
+
+// TestManyGroupsShareAServer: three processes' worth of servers, twenty groups on each, each group with its own leader and log.
+func TestManyGroupsShareAServer(t *testing.T) {
+	const groups = 20
+	var servers []*Server
+	var peers []string
+	for i := range 3 {
+		address := freeAddress(t, "127.0.0.1")
+		s, err := Listen(ServerConfig{Address: address})
+		if err != nil {
+			t.Fatal(err)
+		}
+		servers = append(servers, s)
+		peers = append(peers, fmt.Sprintf("n%d-%s", i, address))
+	}
+	dir := t.TempDir()
+	members := make([][]*Ledger, groups)
+	for g := range groups {
+		for i, s := range servers {
+			l, err := Open(Config{Group: fmt.Sprintf("g%d", g), ID: fmt.Sprintf("n%d", i), Peers: strings.Join(peers, ";"), Dir: filepath.Join(dir, fmt.Sprint(g)),
+				DataFileSize: 64 << 10, IndexFileSize: 32 * 1024, Server: s, PreferredIDs: []string{fmt.Sprintf("n%d", g%3)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			members[g] = append(members[g], l)
+		}
+	}
+	if l, err := Open(members[0][0].cfg); err == nil || !strings.Contains(err.Error(), `group "g0"`) && !strings.Contains(err.Error(), "in use") {
+		t.Errorf("the same member twice: %v, %v", l, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var all sync.WaitGroup
+	for g, ms := range members {
+		all.Go(func() {
+			var e Entry
+			for i := 0; i < 5; {
+				var err error
+				if e, err = leaderOf(ctx, ms).Append(ctx, fmt.Appendf(nil, "%d of %d", i, g)); err == nil {
+					i++
+				} else if ctx.Err() != nil {
+					t.Errorf("group %d: %v", g, err)
+					return
+				}
+			}
+			for _, l := range ms {
+				i := 0
+				for e, err := range l.Entries(ctx, 0) {
+					switch string(e.Body) {
+					case fmt.Sprintf("%d of %d", i, g):
+						i++
+					case fmt.Sprintf("%d of %d", i-1, g): // repeated on a busy machine, because it was undecided
+					default:
+						t.Errorf("group %d: entry %d is %q, %v", g, i, e.Body, err)
+					}
+					if err != nil || i == 5 {
+						break
+					}
+				}
+			}
+			if e.Index < 4 {
+				t.Errorf("group %d: five appends end at entry %d", g, e.Index)
+			}
+		})
+	}
+	all.Wait()
+	for _, ms := range members {
+		for _, l := range ms {
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for _, s := range servers {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// leaderOf waits for a member that leads, until ctx ends; then it gives any.
+func leaderOf(ctx context.Context, members []*Ledger) *Ledger {
+	for ctx.Err() == nil {
+		changed := members[0].Changed()
+		for _, l := range members {
+			if l.IsLeader() {
+				return l
+			}
+		}
+		select {
+		case <-changed:
+		case <-time.After(10 * time.Millisecond): // another member may see it first
+		case <-ctx.Done():
+		}
+	}
+	return members[0]
+}
+
+// TestMembersSetDifferentlyAreRefused: the refusal names the setting, and the members that agree go on.
+func TestMembersSetDifferentlyAreRefused(t *testing.T) {
+	for _, k := range []struct {
+		name   string
+		change func(*Config)
+		want   string
+	}{
+		{"compat", func(c *Config) { c.Compat = Compat04 }, "compat: 0.4"},
+		{"data file size", func(c *Config) { c.DataFileSize = 32 << 20 }, "mappedFileSizeForEntryData is 33554432"},
+		{"group", func(c *Config) { c.Group = "other" }, `group "default"`},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			members := group(t, 3, func(c *Config) {
+				if c.ID == "n2" {
+					k.change(c)
+				}
+			})
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			l := leaderOf(ctx, members[:2])
+			if _, err := l.Append(ctx, []byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+			for {
+				s, err := l.Status(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var refused string
+				for _, p := range s.Peers {
+					if p.ID == "n2" {
+						refused = p.Refused
+					}
+				}
+				if strings.Contains(refused, k.want) {
+					break
+				}
+				select {
+				case <-time.After(10 * time.Millisecond): // the status has no event
+				case <-ctx.Done():
+					t.Fatalf("the leader says %q of n2, want that it names %q", refused, k.want)
+				}
+			}
+			if c := members[2].Commit(); c >= 0 {
+				t.Errorf("the refused member has committed entry %d", c)
+			}
+		})
+	}
+}
+
+// TestAddressesMayBeNamesAndIPv6, on real sockets.
+func TestAddressesMayBeNamesAndIPv6(t *testing.T) {
+	for _, host := range []string{"localhost", "::1"} {
+		t.Run(host, func(t *testing.T) {
+			t.Parallel()
+			var peers []string
+			for i := range 3 {
+				peers = append(peers, fmt.Sprintf("n%d-%s", i, freeAddress(t, host)))
+			}
+			next := 0
+			members := group(t, 3, func(c *Config) {
+				c.Peers = strings.Join(peers, ";")
+				c.ID = fmt.Sprintf("n%d", next)
+				next++
+			})
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			e, err := leaderOf(ctx, members).Append(ctx, []byte("hello"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range members {
+				for got, err := range l.Entries(ctx, e.Index) {
+					if err != nil || string(got.Body) != "hello" {
+						t.Errorf("%s: %q, %v", l.cfg.ID, got.Body, err)
+					}
+					break
+				}
+			}
+		})
+	}
+}
