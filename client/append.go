@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"dledger/internal/entry"
@@ -65,9 +64,6 @@ func (k *call) finish() {
 	k.ready <- struct{}{}
 }
 
-// single has calls of Append that nobody else can hold any more.
-var single = sync.Pool{New: func() any { return &call{ready: make(chan struct{}, 1)} }}
-
 // Append adds one entry to the log and waits until it is acknowledged. It tries for as long as ctx lasts while nothing was taken.
 //
 //  1. nil: the entry is committed at Result.Index;
@@ -77,7 +73,7 @@ func (c *Client) Append(ctx context.Context, body []byte) (Result, error) {
 	if len(body) > MaxBody {
 		return none, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(body), MaxBody)
 	}
-	k := single.Get().(*call)
+	k := c.calls.Get().(*call)
 	*k = call{ctx: ctx, body: body, ready: k.ready, result: none}
 	err := c.submit(ctx, k)
 	if err == nil {
@@ -94,7 +90,7 @@ func (c *Client) Append(ctx context.Context, body []byte) (Result, error) {
 	}
 	r := k.result
 	*k = call{ready: k.ready}
-	single.Put(k)
+	c.calls.Put(k)
 	return r, err
 }
 
@@ -102,7 +98,8 @@ func (c *Client) Append(ctx context.Context, body []byte) (Result, error) {
 // (Config.PendingBytes), and done is called later, at the latest Config.RequestTimeout after ctx ended, on a goroutine that must not
 // be held up. body must not be written to until then. An error of Go itself means that nothing is sent and done is not called.
 //
-// Appends of one goroutine are sent in order, and get into the log in that order unless a leader refuses one of them for a while.
+// Appends of one goroutine are sent in order, also to the next leader, and get into the log in that order unless a leader that is full
+// refuses some of those on the way and takes others.
 func (c *Client) Go(ctx context.Context, body []byte, done func(Result, error)) error {
 	if len(body) > MaxBody {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(body), MaxBody)
@@ -276,7 +273,7 @@ func (c *Client) pump() {
 
 // next takes the calls of the next request out of the line, and those whose context ended; mu is held.
 func (c *Client) next() (f *flight, ended []*call) {
-	if len(c.queue) == 0 || c.pausing != nil || c.closed {
+	if len(c.queue) == 0 || c.pausing != nil || c.older > 0 || c.closed {
 		return nil, nil
 	}
 	to := c.leader
@@ -318,7 +315,7 @@ func (c *Client) next() (f *flight, ended []*call) {
 		c.flights.Put(f)
 		return nil, ended
 	}
-	f.to = to
+	f.to, f.epoch = to, c.epoch
 	c.frames++
 	return f, ended
 }
@@ -360,6 +357,7 @@ func (c *Client) sweep() {
 type flight struct {
 	client *Client
 	to     node
+	epoch  uint64
 	calls  []*call
 	bodies [][]byte                     // while sending
 	done   func(*remoting.Frame, error) // answered
@@ -501,6 +499,12 @@ func (f *flight) conclude(v verdict, named raft.ID, cause error) {
 	c := f.client
 	c.mu.Lock()
 	c.frames--
+	if f.epoch != c.epoch {
+		c.older--
+	} else if v == later || v == elsewhere {
+		c.epoch++
+		c.older = c.frames
+	}
 	switch v {
 	case taken:
 		c.redirects, c.pause = 0, 0

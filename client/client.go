@@ -64,13 +64,16 @@ type Client struct {
 	// Appends, in append.go.
 	queue   []*call       // in line, by seq
 	seq     uint64        // of the last call
-	frames  int           // appends on the way
+	frames  int           // requests on the way
+	epoch   uint64        // counts refusals, but of those on the way at a refusal only the first
+	older   int           // requests on the way of earlier epochs: what they refuse must get in line before anything else is sent
 	pending int           // bytes of all calls that are not finished
 	room    chan struct{} // closed when pending falls; nil = nobody waits
 	pumping bool          // a goroutine is in pump's loop
 	pausing *time.Timer   // nothing is sent until it fires; nil = no pause
 	pause   time.Duration // of the last such pause
-	flights sync.Pool
+	flights sync.Pool     // of requests that were answered
+	calls   sync.Pool     // of appends that nobody else can hold any more; a channel belongs to its client
 }
 
 // New makes a client without connections: it opens them as they are needed. An error names the part of the Config that cannot be.
@@ -98,6 +101,7 @@ func New(cfg Config) (*Client, error) {
 		c.peers[raft.ID(id)] = address
 	}
 	c.flights.New = c.newFlight
+	c.calls.New = func() any { return &call{ready: make(chan struct{}, 1)} }
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.rc = remoting.NewClient(remoting.ClientConfig{
 		Dial:        cfg.Dial,
