@@ -135,8 +135,9 @@ type node struct {
 	g    *group
 	id   ID
 	disk disk
-	core *Core // nil while it is down
-	life int   // counts starts
+	core *Core       // nil while it is down
+	java *javaMember // in place of core: a member of the original
+	life int         // counts starts
 
 	rate    float64 // its clock runs this fast
 	paused  bool    // takes nothing in until resumed
@@ -243,6 +244,9 @@ func (n *node) clock() Instant { return Instant(float64(n.g.now) * n.rate) }
 // start starts a member with what its disk holds.
 func (n *node) start() {
 	d := &n.disk
+	if n.java != nil {
+		return
+	}
 	config := n.g.config
 	config.ID = n.id
 	if config.Rand == nil { // members differ, runs do not
@@ -262,12 +266,15 @@ func (n *node) start() {
 	n.open, n.reads, n.transfers = map[uint64]question{}, map[uint64]Index{}, map[uint64]func(Status){}
 	n.accepted, n.syncing, n.paused, n.waiting, n.broken, n.written = nil, false, false, nil, false, d.last()
 	for _, id := range n.g.ids {
-		if id != n.id && n.g.nodes[id] != nil {
-			n.core.Connected(id, !n.g.strangers)
+		if m := n.g.nodes[id]; id != n.id && m != nil {
+			n.core.Connected(id, m.ours())
 		}
 	}
 	n.turn(func() {})
 }
+
+// ours is what the others are told of a member.
+func (n *node) ours() bool { return n.java == nil && !n.g.strangers }
 
 // crash stops a member. Of what was not synced, entries up to keep survive.
 func (n *node) crash(keep Index) {
@@ -594,6 +601,9 @@ func (g *group) carry(l *link, m Message, delay Instant, early bool, life int) {
 
 // deliver gives the core one message; asker is the life in which a request was sent.
 func (n *node) deliver(m Message, asker int) {
+	if n.java != nil && !m.Type.IsAnswer() {
+		n.java.step(&m)
+	}
 	n.act(func() {
 		if !m.Type.IsAnswer() {
 			n.ref++
@@ -733,7 +743,7 @@ func (n *node) checkMessage(m *Message) {
 	}
 	switch m.Type {
 	case MsgVote, MsgPreVote:
-		if asks := n.core.role == Candidate && n.core.campaign.phase == asking; asks && (m.Index != d.last() || m.LogTerm != d.termOf(d.last())) {
+		if asks := n.core.role == Candidate && n.core.campaign.phase == asking; asks && (m.Index != d.last() || m.LogTerm != d.termOf(d.last()) && d.termOf(d.last()) != UnknownTerm) {
 			n.g.violate("%s: R6: a candidate says its last entry is %d/%d, it is %d/%d", n.id, m.Index, m.LogTerm, d.last(), d.termOf(d.last()))
 		}
 		if m.Type == MsgVote {

@@ -19,7 +19,7 @@ type progress struct {
 	// between equal (known to be equal; -1: none is) and differs (known to differ; -1: none is).
 	cmp            Index
 	equal, differs Index
-	doubt          bool // the end of the follower's log is being proven, by a comparison behind it
+	doubt          int  // answers that a log of one entry gives, or a Java 0.4 node's internal error; 0 = the last was none
 	steps          int  // comparisons since the last restart
 	refusals       int  // refusals in a row since an append was taken
 	inflight       []request
@@ -60,7 +60,7 @@ func (s peerState) String() string {
 
 // restart forgets what was under way; the next request compares at last.
 func (p *progress) restart(last Index) {
-	p.state, p.cmp, p.waiting, p.retryAt, p.doubt, p.steps = comparing, last, false, 0, false, 0
+	p.state, p.cmp, p.waiting, p.retryAt, p.doubt, p.steps = comparing, last, false, 0, 0, 0
 	p.equal, p.differs = -1, -1
 	p.inflight = p.inflight[:0]
 }
@@ -86,6 +86,7 @@ const (
 	retryPauseMin = Instant(50 * time.Millisecond)
 	retryPauseMax = Instant(time.Second)
 	manySteps     = 100
+	manyDoubts    = 4
 )
 
 // startOver compares from the last entry on, after a pause if this was refused before.
@@ -490,13 +491,13 @@ func (c *Core) onCompareAnswer(p *progress, m *Message) {
 		p.retryAt = c.now + retryPauseMin
 	}
 	switch {
-	case m.Status == StatusOK && !p.doubt:
+	case m.Status == StatusOK && p.doubt == 0:
 		c.onMatch(p, m)
 	case m.Status != StatusInconsistentState:
 		c.startOver(p, true) // not now; or it has an entry behind what it called its end (see below)
 	case m.XTerm >= 0:
 		// The Raft jump: our own last entry of that term or an earlier one, else right before the follower's first of it.
-		p.match, p.doubt = min(p.match, p.cmp-1), false
+		p.match, p.doubt = min(p.match, p.cmp-1), 0
 		p.cmp = min(c.log.lastOf(m.XTerm, p.cmp-1), p.cmp-1)
 		if t, ok := c.log.term(p.cmp); ok && t < m.XTerm {
 			p.cmp = min(p.cmp, m.XIndex-1)
@@ -505,12 +506,15 @@ func (c *Core) onCompareAnswer(p *progress, m *Message) {
 	case c.cfg.Compat == Compat03:
 		p.match = min(p.match, max(m.End, -1)) // it may have lost what it had; it counts for what it has now
 		c.search(p, m)
-	case m.End == 0 && p.cmp > 1 && c.cfg.Compat == Compat04 && !p.ours:
-		// A log of one entry, or a Java node's internal error, which it answers just so (fault 17). Only the former lacks entry 1.
-		p.cmp, p.doubt = 1, true
+	case m.End == 0 && p.cmp > 0 && p.doubt < manyDoubts && c.cfg.Compat == Compat04 && !p.ours:
+		// A log of one entry, or a Java node's internal error, which it answers just so (fault 17). Only the former always lacks entry 1.
+		if p.doubt++; p.doubt > 1 {
+			p.retryAt = c.now + retryPauseMin
+		}
+		p.cmp = 1
 	case m.End != p.cmp && m.End <= c.log.last:
 		// It is shorter, or this search went too low, into what the follower knows to be equal.
-		p.cmp, p.doubt = max(m.End, -1), false
+		p.cmp, p.doubt = max(m.End, -1), 0
 		p.match = min(p.match, p.cmp)
 	default:
 		c.startOver(p, true)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -62,7 +63,8 @@ func life(t *testing.T, seed int64, verbose bool) {
 	g := newGroup(t, config, ids...)
 	g.async = r.Intn(5) == 0
 	g.strangers = config.Compat == Compat04 && r.Intn(3) == 0
-	what := fmt.Sprintf("seed %d: %d members, compat %s, async %t, strangers %t", seed, size, config.Compat, g.async, g.strangers)
+	java := !g.strangers && !g.async && size > 1 && config.Compat != CompatGo && r.Intn(3) == 0
+	what := fmt.Sprintf("seed %d: %d members, compat %s, async %t, strangers %t, Java member %t", seed, size, config.Compat, g.async, g.strangers, java)
 	g.why = func(format string, args ...any) {
 		t.Errorf("%s: after %d ms: %s", what, g.now/ms, fmt.Sprintf(format, args...))
 	}
@@ -99,6 +101,9 @@ func life(t *testing.T, seed int64, verbose bool) {
 			f.delay += Instant(r.Int63n(int64(400 * ms)))
 		}
 		f.lost = r.Float64() < loss
+		if g.nodes[m.To].java != nil || g.nodes[m.From].java != nil {
+			return f // it knows nothing of late messages (fault 3)
+		}
 		f.early = r.Float64() < overtake
 		if r.Float64() < repeat {
 			f.copy = Instant(r.Int63n(int64(300 * ms)))
@@ -110,6 +115,9 @@ func life(t *testing.T, seed int64, verbose bool) {
 			return Instant(r.Int63n(int64(1500 * ms)))
 		}
 		return Instant(r.Int63n(int64(8 * ms)))
+	}
+	if java {
+		joinJava(g, ids[size-1], r, &storm)
 	}
 	for _, id := range ids {
 		g.nodes[id].start()
@@ -138,6 +146,9 @@ func life(t *testing.T, seed int64, verbose bool) {
 // misfortune is one random step.
 func misfortune(g *group, n *node, r *rand.Rand, say func(string, ...any)) {
 	up := n.core != nil
+	if n.java != nil {
+		return
+	}
 	switch k := r.Intn(100); {
 	case k < 45:
 		if up {
@@ -170,7 +181,7 @@ func misfortune(g *group, n *node, r *rand.Rand, say func(string, ...any)) {
 		}
 	case k < 77:
 		for _, id := range g.ids {
-			if m := g.nodes[id]; m.core == nil {
+			if m := g.nodes[id]; m.core == nil && m.java == nil {
 				say("fault: %s starts", m.id)
 				m.restart(r)
 			}
@@ -199,7 +210,7 @@ func misfortune(g *group, n *node, r *rand.Rand, say func(string, ...any)) {
 			n.transfer(to, func(s Status) { say("transfer %s to %s: %s", n.id, to, s) })
 		}
 	case k < 97:
-		if up && !n.paused && n.disk.commit > n.disk.first && !g.strangers { // a stranger in compat 0.4 may need every old entry
+		if up && !n.paused && n.disk.commit > n.disk.first && !(g.config.Compat == Compat04 && g.mixed()) { // a stranger may need every old entry
 			n.expire(n.disk.first + Index(r.Int63n(int64(n.disk.commit-n.disk.first)+1)))
 			say("%s keeps from %d", n.id, n.disk.first)
 		}
@@ -221,6 +232,11 @@ func misfortune(g *group, n *node, r *rand.Rand, say func(string, ...any)) {
 	}
 }
 
+// mixed tells whether some members are not known to be ours.
+func (g *group) mixed() bool {
+	return slices.ContainsFunc(g.ids, func(id ID) bool { return !g.nodes[id].ours() })
+}
+
 func (g *group) others(n *node, ok func(m *node) bool) bool {
 	for _, id := range g.ids {
 		if m := g.nodes[id]; m != n && !ok(m) {
@@ -240,7 +256,7 @@ func (n *node) restart(r *rand.Rand) {
 	n.start()
 	for _, id := range n.g.ids {
 		if m := n.g.nodes[id]; m != n && r.Intn(4) > 0 { // the others notice, mostly
-			n.g.after(Instant(r.Int63n(int64(20*ms))), func() { m.act(func() { m.core.Connected(n.id, !n.g.strangers) }) })
+			n.g.after(Instant(r.Int63n(int64(20*ms))), func() { m.act(func() { m.core.Connected(n.id, n.ours()) }) })
 		}
 	}
 }
@@ -279,6 +295,7 @@ func calm(g *group, say func(string, ...any)) {
 		n := g.nodes[id]
 		n.disk.full = false
 		switch {
+		case n.java != nil:
 		case n.core == nil:
 			n.start()
 		case n.broken:
@@ -291,7 +308,7 @@ func calm(g *group, say func(string, ...any)) {
 	for _, a := range g.ids {
 		for _, b := range g.ids {
 			if a != b {
-				g.nodes[a].act(func() { g.nodes[a].core.Connected(b, !g.strangers) })
+				g.nodes[a].act(func() { g.nodes[a].core.Connected(b, g.nodes[b].ours()) })
 			}
 		}
 	}
@@ -299,6 +316,9 @@ func calm(g *group, say func(string, ...any)) {
 	var last Index
 	for k := 0; ; k++ {
 		if g.failed {
+			return
+		}
+		if g.leader() == nil && g.waitsForJava() {
 			return
 		}
 		if k == patience {
@@ -315,7 +335,7 @@ func calm(g *group, say func(string, ...any)) {
 				}
 			}
 		}
-		if last > 0 && g.agreed(last) {
+		if last > 0 && g.agreed(max(last, Index(len(g.facts.committed))-1)) {
 			break
 		}
 		if k%20 == 19 {
@@ -345,6 +365,20 @@ func calm(g *group, say func(string, ...any)) {
 	}
 }
 
+// waitsForJava tells whether only the Java member, which does not campaign in these tests, could win an election.
+func (g *group) waitsForJava() bool {
+	j := slices.IndexFunc(g.ids, func(id ID) bool { return g.nodes[id].java != nil })
+	if j < 0 {
+		return false
+	}
+	d := &g.nodes[g.ids[j]].disk
+	return !slices.ContainsFunc(g.ids, func(id ID) bool {
+		n := g.nodes[id]
+		t, last := n.disk.termOf(n.disk.last()), d.termOf(d.last())
+		return n.core != nil && !n.core.Abstaining() && (t > last || t == last && n.disk.last() >= d.last())
+	})
+}
+
 func (g *group) life(id ID) int {
 	if n := g.nodes[id]; n != nil {
 		return n.life
@@ -352,10 +386,10 @@ func (g *group) life(id ID) int {
 	return 0
 }
 
-// agreed tells whether all members have committed entry i.
+// agreed tells whether all members have committed entry i, and have none behind it.
 func (g *group) agreed(i Index) bool {
 	for _, id := range g.ids {
-		if g.nodes[id].disk.commit < i {
+		if d := &g.nodes[id].disk; d.commit < i || d.last() > i {
 			return false
 		}
 	}
@@ -384,7 +418,7 @@ func (g *group) describe() string {
 	for _, id := range g.ids {
 		n := g.nodes[id]
 		if n.core == nil {
-			fmt.Fprintf(&b, "%s down\n", id)
+			fmt.Fprintf(&b, "%s down or Java, term=%d vote=%s log=%s\n", id, n.disk.term, n.disk.vote, logOf(&n.disk))
 			continue
 		}
 		c := n.core
