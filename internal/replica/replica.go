@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -374,9 +375,10 @@ func (r *Replica) perform(now raft.Instant) {
 		return
 	}
 	ready := r.core.TakeReady(now)
-	if ready.Commit > raft.Index(r.commit.Load()) {
+	if ready.Commit > raft.Index(r.commit.Load()) && r.view.Load().Err == nil { // what a failed disk holds nobody knows (R7)
 		if err := r.cfg.Log.SetCommit(ready.Commit); err != nil {
 			r.diskFailed(now, fmt.Errorf("note commit index %d: %w", ready.Commit, err))
+			return
 		}
 		r.counters.Committed.Add(int64(ready.Commit) - r.commit.Load())
 		r.commit.Store(int64(ready.Commit))
@@ -402,7 +404,7 @@ func (r *Replica) perform(now raft.Instant) {
 	for _, e := range ready.Events {
 		r.report(e)
 	}
-	r.finishCommitted(now, ready.Commit)
+	r.finishCommitted(now, raft.Index(r.commit.Load()))
 	if v := r.view.Load(); v.Role != ready.Role || v.Term != ready.Term || v.Leader != ready.Leader {
 		r.publish()
 		r.notify()
@@ -614,6 +616,12 @@ func (r *Replica) diskFailed(now raft.Instant, err error) {
 			delete(r.refs, m.Ref)
 		}
 	}
+	for _, k := range ready.Confirms {
+		if f := r.confirms[k.Ref]; f != nil {
+			delete(r.confirms, k.Ref)
+			f(-1, false)
+		}
+	}
 	for _, e := range ready.Events {
 		r.report(e)
 	}
@@ -636,7 +644,7 @@ func (r *Replica) die(err error) {
 	r.notify()
 }
 
-// refuseAll finishes everything that waits.
+// refuseAll finishes everything that waits, in the order in which it came.
 func (r *Replica) refuseAll() {
 	for _, p := range r.accepted {
 		p.finish(raft.StatusNotLeader)
@@ -645,11 +653,13 @@ func (r *Replica) refuseAll() {
 		r.abandon(p)
 	}
 	r.accepted, r.waiting, r.orphans = nil, nil, nil
-	for ref, reply := range r.refs {
+	for _, ref := range slices.Sorted(maps.Keys(r.refs)) {
+		reply := r.refs[ref]
 		delete(r.refs, ref)
 		reply(&raft.Message{Status: raft.StatusInternal, Term: r.core.Term(), Begin: -1, End: -1, XTerm: -1, XIndex: -1})
 	}
-	for ref, f := range r.confirms {
+	for _, ref := range slices.Sorted(maps.Keys(r.confirms)) {
+		f := r.confirms[ref]
 		delete(r.confirms, ref)
 		f(-1, false)
 	}

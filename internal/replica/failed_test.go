@@ -1,0 +1,60 @@
+package replica
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"dledger/internal/raft"
+)
+
+// brokenLog takes everything but the commit index.
+type brokenLog struct{}
+
+var errBroken = errors.New("broken")
+
+func (brokenLog) Append(raft.Index, raft.Term, int32, [][]byte, Stamp) error { return nil }
+func (brokenLog) AppendEncoded(raft.Index, raft.Payload) error               { return nil }
+func (brokenLog) Flush() error                                               { return nil }
+func (brokenLog) Truncate(raft.Index) error                                  { return nil }
+func (brokenLog) Reset(raft.Index, int64, raft.Term) error                   { return nil }
+func (brokenLog) CanBegin(int64) bool                                        { return true }
+func (brokenLog) Sync() error                                                { return nil }
+func (brokenLog) SaveTerm(raft.Term, raft.ID) error                          { return nil }
+func (brokenLog) SetCommit(raft.Index) error                                 { return errBroken }
+func (brokenLog) Full() bool                                                 { return false }
+
+// A replica whose disk has failed publishes no commit index that its log may not hold (R7), and still answers its readers (R9).
+func TestFailedDiskFreezesTheCommitIndexAndAnswersReads(t *testing.T) {
+	r := New(Config{
+		Core: raft.Config{ID: "n0", Members: []raft.ID{"n0"}, Heartbeat: time.Second, HeartbeatLeak: 3, MaxVoteInterval: time.Second, VoteWait: time.Second,
+			MaxPending: 10, MaxEntries: 10, MaxInflight: 1, Rand: func(int64) int64 { return 0 }},
+		Initial: raft.Initial{First: 0, Last: -1, PrevTerm: -1, Commit: -1, Abstain: -1},
+		Log:     brokenLog{}, AckWait: time.Second, PendingBytes: 1000, Logger: slog.New(slog.DiscardHandler),
+	}, 1)
+	r.Turn(1)
+	var status raft.Status
+	r.Propose(NewProposal([][]byte{{1}}, nil, func(p *Proposal) { status = p.Status }))
+	r.Turn(2)
+	if !r.NeedSync() {
+		t.Fatal("no sync is asked for")
+	}
+	answers := 0
+	r.Confirm(func(_ raft.Index, ok bool) {
+		answers++
+		if ok {
+			t.Error("a read is confirmed by a replica whose disk failed")
+		}
+	})
+	r.SyncDone(nil)
+	for now := raft.Instant(3); now < 6; now++ {
+		r.Turn(now)
+	}
+	if r.Commit() != -1 || r.View().Err == nil {
+		t.Errorf("commit index is %d, error %v; want -1 and the disk's", r.Commit(), r.View().Err)
+	}
+	if answers != 1 || status != raft.StatusTermChanged {
+		t.Errorf("read answered %d times, proposal with %v; want once and %v", answers, status, raft.StatusTermChanged)
+	}
+}
