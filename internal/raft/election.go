@@ -125,6 +125,8 @@ func (c *Core) tickCandidate() {
 		k.phase, k.next = idle, c.now+Instant(c.cfg.MaxVoteInterval)
 	case k.phase == idle && c.now >= k.next:
 		c.startCampaign(!c.takingLeadership())
+	case k.phase == asking && c.now >= k.until:
+		c.conclude()
 	case k.phase == asking && k.revote != 0 && c.now >= k.revote:
 		k.revote = 0
 		for i, r := range k.results {
@@ -133,8 +135,6 @@ func (c *Core) tickCandidate() {
 				c.askVote(c.peers[i].id)
 			}
 		}
-	case k.phase == asking && c.now >= k.until:
-		c.conclude()
 	}
 }
 

@@ -21,7 +21,10 @@ func FuzzHostileMessages(f *testing.F) {
 // TestHostileMessagesDoNoHarm is the same for random bytes, without the fuzzer.
 func TestHostileMessagesDoNoHarm(t *testing.T) {
 	seed := time.Now().UnixNano()
-	t.Logf("seed %d", seed)
+	if *seedFlag != 0 {
+		seed = *seedFlag
+	}
+	t.Logf("again: go test ./internal/raft -run Hostile -seed %d", seed)
 	r := rand.New(rand.NewSource(seed))
 	for range 3000 {
 		b := make([]byte, r.Intn(1500))
@@ -144,7 +147,7 @@ func abuse(t *testing.T, b []byte) {
 			c.Tick(now)
 			c.TakeReady(now)
 			if d := c.Deadline(); d <= now {
-				t.Fatalf("deadline %d is not after %d", d, now)
+				t.Fatalf("deadline %d is not after %d: %+v", d, now, c)
 			}
 			answered(open, c)
 			c.Done()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-var seedFlag = flag.Int64("seed", 0, "run only this seed of TestRandomFaults, and print what happens")
+var seedFlag = flag.Int64("seed", 0, "run only this seed of a random test")
 
 // TestRandomFaults runs many short lives of groups of 1, 3 and 5 members in every compat and both durabilities: messages are lost,
 // delayed, repeated and overtaken, members are cut off, paused and crash with a part of what they had not synced, disks fill up and
@@ -223,7 +223,7 @@ func misfortune(g *group, n *node, r *rand.Rand, say func(string, ...any)) {
 		// A wiped disk forgets votes and acknowledgements. That is survived if the others have everything and know the leader of
 		// a term in which it has nothing left to vote.
 		l := g.leader()
-		if l != nil && l != n && n.disk.last() < Index(len(g.facts.committed)) && g.others(n, func(m *node) bool {
+		if l != nil && l != n && max(n.disk.last(), n.disk.abstain) < Index(len(g.facts.committed)) && g.others(n, func(m *node) bool {
 			return m.core != nil && m.whole() && m.disk.abstain < 0 && m.core.led == l.id && m.disk.term >= n.disk.term && m.disk.term == l.disk.term
 		}) {
 			say("fault: %s is wiped", n.id)
