@@ -1,7 +1,7 @@
 // Package interop tests our program together with the Java originals, as processes on loopback ports.
 //
 // The originals come from Maven at the first run (package original). Without a JDK or Maven the tests that need them are skipped; where the
-// environment says CI=true that is a failure. INTEROP_LONG=1 makes the rounds of the longer tests many. A failed test keeps its directories
+// environment says CI=true that is a failure. INTEROP_LONG=1 adds the slowest tests and makes the rounds of others many. A failed test keeps its directories
 // and says where. DLEDGER names a program to test instead of one built from this tree.
 package interop
 
@@ -29,6 +29,14 @@ func rounds(quick, long int) int {
 		return long
 	}
 	return quick
+}
+
+// long keeps a test for INTEROP_LONG=1.
+func long(t *testing.T) {
+	t.Helper()
+	if rounds(0, 1) == 0 {
+		t.Skip("only with INTEROP_LONG=1")
+	}
 }
 
 var binary struct {

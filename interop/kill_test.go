@@ -19,7 +19,7 @@ func TestOurGroupSurvivesKillsOfTheLeader(t *testing.T) {
 	c := g.Client()
 	defer c.Close()
 	var waits []time.Duration
-	for range 20 {
+	for range rounds(5, 100) {
 		must(t, load.More(within(t, limit), 200))
 		id, err := c.Leader(within(t, limit))
 		must(t, err)

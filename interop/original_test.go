@@ -24,6 +24,7 @@ func TestOriginalsAloneKeepAcknowledgedEntries(t *testing.T) {
 
 // The same steps as TestMixedGroupsKeepAcknowledgedEntries on originals alone, so that a failure there can be told from the original's own.
 func TestOriginalsAloneSurviveTransfersAndKills(t *testing.T) {
+	long(t)
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
 			k := java(t, gen)

@@ -78,7 +78,8 @@ func up(t *testing.T, program, dir string) []upNode {
 	must(t, err)
 	var mu sync.Mutex
 	var nodes []upNode
-	p, err := harness.Start([]string{program, "up", "--nodes", "3", "--dir", dir, "--port-base", strconv.Itoa(port)}, dir,
+	p, err := harness.Start([]string{program, "up", "--nodes", "3", "--dir", dir, "--port-base", strconv.Itoa(port),
+		"--set", "mappedFileSizeForEntryData=262144", "--set", "mappedFileSizeForEntryIndex=65536"}, dir, // the judge reads files whole
 		filepath.Join(dir, "up.log"), func(line []byte) {
 			m := upLine.FindSubmatch(line)
 			if m == nil {

@@ -168,6 +168,10 @@ func (g *Group) mark(ctx context.Context, body []byte) (int64, error) {
 func (g *Group) holds(ctx context.Context, n *Node, index int64, body []byte) error {
 	var why error
 	err := Until(ctx, fmt.Sprintf("entry %d on %s", index, n.ID), func() bool {
+		if end, err := EndOf(n.Root()); err == nil && end < index { // cheaper to see
+			why = fmt.Errorf("its index ends at %d", end)
+			return false
+		}
 		l, err := ReadLog(n.Root())
 		if err != nil {
 			why = err
