@@ -53,7 +53,7 @@ func forLoop(err error) error {
 		return err
 	case errors.Is(err, logstore.ErrDiskFull):
 		return fmt.Errorf("%w: %w", replica.ErrDiskFull, err)
-	case errors.As(err, &pos), errors.Is(err, logstore.ErrOrder), errors.Is(err, logstore.ErrTooLarge):
+	case errors.As(err, &pos), errors.Is(err, logstore.ErrOrder), errors.Is(err, logstore.ErrEntry), errors.Is(err, logstore.ErrTooLarge):
 		return fmt.Errorf("%w: %w", replica.ErrRefused, err)
 	}
 	return err

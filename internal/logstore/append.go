@@ -142,7 +142,7 @@ func (s *Store) unplace(cause error) error {
 // AppendEncoded stages the entries of p from index from on, which must continue the log; those below from are skipped. p must not be written to
 // afterwards: its bytes are what is written, cached and given to readers.
 //
-// Each entry is checked: form, checksums, index, term, and its position unless compat is 0.4, where a Java leader may
+// Each entry is checked: form and checksums (ErrEntry), index and term (ErrOrder), and its position (*PositionError) unless compat is 0.4, where a Java leader may
 // give positions of its own and the index record alone holds the real one. On an error nothing is staged.
 func (s *Store) AppendEncoded(from raft.Index, p raft.Payload) error {
 	if err := s.usable(); err != nil {
@@ -153,7 +153,7 @@ func (s *Store) AppendEncoded(from raft.Index, p raft.Payload) error {
 	}
 	r := payloadReader{p: p}
 	if err := r.skipTo(from); err != nil {
-		return err
+		return fmt.Errorf("%w: before entry %d: %w", ErrEntry, from, err)
 	}
 	rest := r.rest()
 	r = payloadReader{p: rest}
@@ -167,14 +167,14 @@ func (s *Store) AppendEncoded(from raft.Index, p raft.Payload) error {
 		for !r.empty() {
 			e, err := r.next()
 			if err != nil {
-				return fmt.Errorf("entry %d: %w", prev.index+1, err)
+				return fmt.Errorf("%w: entry %d: %w", ErrEntry, prev.index+1, err)
 			}
 			h, err := entry.Parse(e)
 			if err == nil {
 				err = entry.Check(e)
 			}
 			if err != nil {
-				return fmt.Errorf("entry %d: %w", prev.index+1, err)
+				return fmt.Errorf("%w: entry %d: %w", ErrEntry, prev.index+1, err)
 			}
 			if h.Index != prev.index+1 || h.Term < prev.term {
 				return fmt.Errorf("%w: entry %d of term %d behind entry %d of term %d", ErrOrder, h.Index, h.Term, prev.index, prev.term)
@@ -293,8 +293,9 @@ func (s *Store) Flush() error {
 	if len(t.chunks) == 0 {
 		return nil
 	}
-	for _, w := range t.writes {
-		if _, err := w.f.WriteVec(w.bufs, w.off); err != nil {
+	for i := range t.writes {
+		w := &t.writes[i]
+		if _, err := w.f.WriteVec(s.claim(w), w.off); err != nil {
 			return s.noSpace(s.data.size, err)
 		}
 	}
@@ -320,8 +321,16 @@ func (s *Store) Flush() error {
 	s.last = t.last
 	s.mu.Unlock()
 
+	s.prewrite(t.writes[len(t.writes)-1].f)
 	t.reset(t.last)
 	return nil
+}
+
+func (w *write) size() (n int64) {
+	for _, b := range w.bufs {
+		n += int64(len(b))
+	}
+	return n
 }
 
 // with adds f to the list unless it is there; mostly it is the last one.

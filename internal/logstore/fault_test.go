@@ -252,7 +252,7 @@ func TestEntriesThatDoNotBelongAreRefused(t *testing.T) {
 		{"no entry", 4, raft.Payload{make([]byte, 100)}, entry.ErrHeader},
 	}
 	for _, c := range cases {
-		if err := s.AppendEncoded(c.from, c.p); !errors.Is(err, c.want) {
+		if err := s.AppendEncoded(c.from, c.p); !errors.Is(err, c.want) || errors.Is(err, ErrEntry) == (c.want == ErrOrder) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}

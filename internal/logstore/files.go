@@ -23,6 +23,7 @@ type file struct {
 	readOnly bool
 	full     bool         // space for every byte is allocated; owner only
 	refs     atomic.Int32 // 1 for the list, 1 for each user
+	ahead    ahead
 }
 
 // release ends one use; the last one closes the file.
@@ -143,7 +144,7 @@ func (s *Store) createLocked(l *files, off int64) (*file, error) {
 }
 
 func newFile(vf vfs.File, name string, off, size int64) *file {
-	f := &file{File: vf, off: off, name: name, size: size}
+	f := &file{File: vf, off: off, name: name, size: size, ahead: newAhead()}
 	f.refs.Store(1)
 	return f
 }

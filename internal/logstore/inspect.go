@@ -319,7 +319,10 @@ func (in *Inspector) sure() raft.Index {
 		return in.info.Commit
 	}
 	sure := max(in.side.commit, in.side.durable.index, in.side.flushed.index)
-	if in.side.cut || in.side.reset {
+	switch {
+	case in.side.reset:
+		return -1 // what is there is on its way out
+	case in.side.cut:
 		return min(sure, in.side.keep.index)
 	}
 	return sure
@@ -350,6 +353,9 @@ func (in *Inspector) checkRecord(sc *scanner, sure raft.Index) error {
 
 // stopped judges why the scan ended, and tells whether it is over; otherwise sc goes on behind the damage, where the index records lead.
 func (in *Inspector) stopped(rep *Report, sc *scanner, sure raft.Index) bool {
+	if sc.next < 0 {
+		sc.next = in.info.First // nothing was found at all
+	}
 	end := errors.Is(sc.err, errZeros) || errors.Is(sc.err, errNoFile)
 	if end && sc.next > sure {
 		return true

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"os"
-	"sync"
 
 	"dledger/internal/raft"
 	"dledger/internal/vfs"
@@ -121,7 +120,7 @@ func (m *meta) decode(b []byte) bool {
 
 // sidecar is the open file ROOT/commit.
 type sidecar struct {
-	mu    sync.Mutex // guards all below; held over a write of one slot, which the page cache takes, never over a sync
+	mu    ioLock // guards all below; held over a write of one slot, which the page cache takes, never over a sync
 	f     vfs.File
 	m     meta
 	hints int // slots written without sync; their parity is the next slot
@@ -169,7 +168,7 @@ func openSide(fs vfs.FS, dir, name string, m meta, slot int) (*sidecar, error) {
 		}
 		return nil, err
 	}
-	return &sidecar{f: f, m: m, hints: slot, syncs: slot}, nil
+	return &sidecar{mu: newIOLock(), f: f, m: m, hints: slot, syncs: slot}, nil
 }
 
 // note changes the hints and writes them, without a sync. No change is no write.

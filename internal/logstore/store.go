@@ -44,7 +44,9 @@ var (
 	ErrTooLarge = errors.New("entry too large")
 	// ErrOrder: an entry does not continue the log: its index is not the next one or its term is lower than its predecessor's.
 	ErrOrder = errors.New("entry does not continue the log")
-	// ErrCommitted: Truncate would remove a committed entry (R5).
+	// ErrEntry: what AppendEncoded was given is not whole entries: cut, of no form, or with checksums that do not fit.
+	ErrEntry = errors.New("not a whole entry")
+	// ErrCommitted: Truncate or Reset would remove a committed entry (R5).
 	ErrCommitted = errors.New("entry is committed")
 )
 
@@ -94,6 +96,9 @@ type Config struct {
 	CacheBytes int64       // newest entries kept in memory, default 16 MiB
 	Retention  Retention
 
+	// Prewrite is how many bytes are written with zeros ahead of the log, so that syncs are quick; default 32 MiB, -1 is none.
+	Prewrite int64
+
 	// Inline makes the owner create files when it needs them, instead of ahead in the background: nothing runs
 	// beside the caller. For simulations.
 	Inline bool
@@ -126,6 +131,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.CacheBytes == 0 {
 		c.CacheBytes = DefaultCacheBytes
+	}
+	if c.Prewrite == 0 {
+		c.Prewrite = DefaultPrewrite
 	}
 	if c.DataFileSize < entry.HeaderSize+entry.BlankSize {
 		return c, fmt.Errorf("logstore: DataFileSize %d holds no entry", c.DataFileSize)
@@ -188,7 +196,8 @@ type Store struct {
 	expireMu ioLock
 	// createMu is held while files come and go. It is taken before mu.
 	createMu   ioLock
-	background sync.WaitGroup // goroutines "prepare": at most one for data and one for index files
+	background sync.WaitGroup // goroutines "prepare" and "ahead"
+	stopping   atomic.Bool    // Close waits for them
 
 	mu       sync.RWMutex // guards all below; never held over I/O
 	data     files
@@ -344,6 +353,7 @@ func (s *Store) Close() error {
 		return ErrClosed
 	}
 	err := s.Flush()
+	s.stopping.Store(true)
 	s.background.Wait()
 	if err == nil {
 		err = s.checkpoint(true)

@@ -96,6 +96,7 @@ func (s *Store) erase(l *files, pos int64) error {
 	if f == nil {
 		return nil
 	}
+	f.ahead.rewind(pos - f.off)
 	if err := f.Zero(pos-f.off, l.size-(pos-f.off)); err != nil {
 		return fmt.Errorf("erase %s: %w", f.name, err)
 	}

@@ -60,17 +60,18 @@ var ErrCrashed = errors.New("the machine crashed")
 
 // Call is one call to a Mem as its hook sees it.
 type Call struct {
-	Op      string // open, create, remove, rename, mkdir, readdir, stat, syncdir, read, write, allocate, zero, truncate, datasync, sync
+	Op string // open, create, remove, rename, mkdir, readdir, stat, syncdir, read, write, allocate, zero,
+	// prewrite, truncate, datasync, sync
 	Name    string
 	NewName string // rename
-	Off     int64  // read, write, allocate, zero
-	N       int64  // read, write, allocate, zero; the new size of create and truncate
+	Off     int64  // read, write, allocate, zero, prewrite
+	N       int64  // as Off; the new size of create and truncate
 }
 
 // String gives the call as one line of a trace: `write data/00 off=0 n=53`.
 func (c Call) String() string {
 	switch c.Op {
-	case "read", "write", "allocate", "zero":
+	case "read", "write", "allocate", "zero", "prewrite":
 		return fmt.Sprintf("%s %s off=%d n=%d", c.Op, c.Name, c.Off, c.N)
 	case "create", "truncate":
 		return fmt.Sprintf("%s %s size=%d", c.Op, c.Name, c.N)

@@ -137,6 +137,22 @@ func (f *memFile) Zero(off, n int64) error {
 	return nil
 }
 
+// Prewrite erases what is there, so that a caller who is wrong about the zeros is found out. It takes no memory.
+func (f *memFile) Prewrite(off, n int64) error {
+	if off%PrewriteUnit != 0 || n%PrewriteUnit != 0 {
+		return &os.PathError{Op: "prewrite", Path: f.name, Err: syscall.EINVAL}
+	}
+	if err := f.begin("prewrite", off, n); err != nil {
+		return err
+	}
+	defer f.m.mu.Unlock()
+	if off+n > f.n.size {
+		return &os.PathError{Op: "prewrite", Path: f.name, Err: syscall.EINVAL}
+	}
+	f.n.clear(off, off+n)
+	return nil
+}
+
 func (f *memFile) Truncate(size int64) error {
 	if err := f.begin("truncate", 0, size); err != nil {
 		return err

@@ -151,6 +151,9 @@ func (osFS) BootID() string { return bootID() }
 type osFile struct {
 	f  *os.File
 	fd int
+
+	directOnce sync.Once
+	direct     *os.File // the same file beside the page cache, for Prewrite; nil if the file system has no such thing
 }
 
 func (f *osFile) ReadAt(p []byte, off int64) (int, error)  { return f.f.ReadAt(p, off) }
@@ -223,6 +226,43 @@ func (f *osFile) Zero(off, n int64) error {
 	return nil
 }
 
+// directZeros is memory aligned as writes beside the page cache need it.
+var directZeros = sync.OnceValue(func() []byte {
+	b, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil
+	}
+	return b
+})
+
+func (f *osFile) Prewrite(off, n int64) error {
+	if off%PrewriteUnit != 0 || n%PrewriteUnit != 0 {
+		return f.error("prewrite", unix.EINVAL)
+	}
+	f.directOnce.Do(func() {
+		// Not every file system knows O_DIRECT; without it there is nothing to do.
+		if d, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(f.fd), os.O_WRONLY|unix.O_DIRECT, 0); err == nil {
+			f.direct = d
+		}
+	})
+	zeros := directZeros()
+	if f.direct == nil || zeros == nil {
+		return nil
+	}
+	for n > 0 {
+		m, err := f.direct.WriteAt(zeros[:min(n, int64(len(zeros)))], off)
+		if errors.Is(err, unix.EINVAL) {
+			return nil // this one wants another alignment
+		}
+		if err != nil {
+			return err
+		}
+		off += int64(m)
+		n -= int64(m)
+	}
+	return nil
+}
+
 // fallocate makes the file long enough even where the file system cannot reserve space; other modes fail there.
 func (f *osFile) fallocate(mode uint32, off, n int64) error {
 	_, err := retry(func() (int, error) { return 0, unix.Fallocate(f.fd, mode, off, n) })
@@ -262,7 +302,12 @@ func (f *osFile) Size() (int64, error) {
 	return fi.Size(), nil
 }
 
-func (f *osFile) Close() error { return f.f.Close() }
+func (f *osFile) Close() error {
+	if f.direct != nil {
+		return errors.Join(f.direct.Close(), f.f.Close())
+	}
+	return f.f.Close()
+}
 
 func (f *osFile) error(op string, err error) error {
 	return &os.PathError{Op: op, Path: f.f.Name(), Err: err}

@@ -55,6 +55,10 @@ type File interface {
 	Allocate(off, n int64) error
 	// Zero makes the bytes of [off, off+n) zeros, cheaply, and keeps their space; the range must lie within the file.
 	Zero(off, n int64) error
+	// Prewrite writes zeros to [off, off+n), which holds zeros already and lies within the file, beside the page cache: later writes there
+	// find their blocks initialized, so that a Datasync after them has no metadata to write. Where the system
+	// cannot do that it does nothing. off and n are multiples of PrewriteUnit.
+	Prewrite(off, n int64) error
 	Truncate(size int64) error
 	// Datasync makes the written bytes and the size durable; Sync the other metadata too.
 	Datasync() error
@@ -83,6 +87,9 @@ func (s Space) Used() float64 {
 
 // ErrLocked: another holder has the directory.
 var ErrLocked = errors.New("directory is in use by another process")
+
+// PrewriteUnit is what offset and length of a Prewrite are multiples of.
+const PrewriteUnit = 4096
 
 // LockName is the file that Lock creates in the directory.
 const LockName = "LOCK"

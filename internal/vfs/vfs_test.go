@@ -145,6 +145,33 @@ func TestZeroTruncateAllocate(t *testing.T) {
 	})
 }
 
+func TestPrewriteChangesNoByte(t *testing.T) {
+	contract(t, func(t *testing.T, fs FS, dir string) {
+		name := filepath.Join(dir, "f")
+		f, err := fs.Create(name, 8<<20)
+		must(t, err)
+		_, err = f.WriteAt([]byte("before"), 0)
+		must(t, err)
+		_, err = f.WriteAt([]byte("behind"), 5<<20)
+		must(t, err)
+		must(t, f.Prewrite(PrewriteUnit, 5<<20-PrewriteUnit))
+		_, err = f.WriteAt([]byte("inside"), 1<<20)
+		must(t, err)
+		must(t, f.Datasync())
+		want := make([]byte, 8<<20)
+		copy(want, "before")
+		copy(want[1<<20:], "inside")
+		copy(want[5<<20:], "behind")
+		if content(t, fs, name) != string(want) {
+			t.Error("content differs")
+		}
+		if err := f.Prewrite(100, PrewriteUnit); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("prewrite at an odd place: %v", err)
+		}
+		must(t, f.Close())
+	})
+}
+
 func TestNames(t *testing.T) {
 	contract(t, func(t *testing.T, fs FS, dir string) {
 		at := func(n string) string { return filepath.Join(dir, n) }
@@ -226,8 +253,8 @@ func TestSpaceAndBootAreKnown(t *testing.T) {
 		if err != nil || s.Total <= 0 || s.Free <= 0 || s.Used() < 0 || s.Used() > 1 {
 			t.Fatalf("space %+v, %v", s, err)
 		}
-		if fs.BootID() == "" || fs.BootID() != fs.BootID() {
-			t.Fatalf("boot id %q", fs.BootID())
+		if id := fs.BootID(); id == "" || fs.BootID() != id {
+			t.Fatalf("boot id %q", id)
 		}
 	})
 }
