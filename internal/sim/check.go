@@ -1,0 +1,533 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"dledger/internal/entry"
+	"dledger/internal/logstore"
+	"dledger/internal/raft"
+	"dledger/internal/vfs"
+)
+
+// checker knows everything that has happened in the group, whoever forgot it since, and holds each turn against it. The ids
+// R1 to R9 are those of docs/invariants.md.
+type checker struct {
+	w         *world
+	places    [][]place // by index: every entry that a member has stored there, one for each term
+	committed []place   // by index
+	leaders   map[raft.Term]raft.ID
+	votes     map[ballot]raft.ID
+	campaigns map[ballot]int // life of the candidate
+	ops       []*op
+	acked     raft.Index // highest index that a client knows to be committed; -1 = none
+	due       []*op      // acknowledged in this turn, still to be checked
+	reads     []reading  // read in this turn
+}
+
+// place is one entry as it was stored first. Wherever the same index and term are stored, it must be the same (R3).
+type place struct {
+	term, prev raft.Term // its own, and that of the entry before; UnknownTerm where that was not kept
+	sum        uint64
+	op, piece  int // the proposal it belongs to; -1 for a no-op
+	pos        int64
+}
+
+type ballot struct {
+	node raft.ID
+	term raft.Term
+}
+
+// reading is an entry that a client was given.
+type reading struct {
+	n     *node
+	index raft.Index
+	sum   uint64
+}
+
+func newChecker(w *world) *checker {
+	return &checker{w: w, leaders: map[raft.Term]raft.ID{}, votes: map[ballot]raft.ID{}, campaigns: map[ballot]int{}, acked: -1}
+}
+
+// bodyHead is what each body begins with: the proposal's number and the entry's place in it.
+const bodyHead = 8
+
+func (k *checker) find(i raft.Index, t raft.Term) *place {
+	if i < 0 || int(i) >= len(k.places) {
+		return nil
+	}
+	at := k.places[i]
+	for j := range at {
+		if at[j].term == t {
+			return &at[j]
+		}
+	}
+	return nil
+}
+
+// note takes in entry e of n's log, behind one of term prev.
+func (k *checker) note(n *node, e []byte, prev raft.Term) {
+	h, err := entry.Parse(e)
+	if err == nil {
+		err = entry.Check(e)
+	}
+	if err != nil {
+		k.w.violate("%s holds a bad entry %d: %v", n.id, h.Index, err)
+		return
+	}
+	for int(h.Index) >= len(k.places) {
+		k.places = append(k.places, nil)
+	}
+	p := place{term: h.Term, prev: prev, sum: sum(e), op: -1, pos: h.Pos}
+	if old := k.find(h.Index, h.Term); old != nil {
+		if old.sum != p.sum {
+			k.w.violate("R3: %s holds another entry %d of term %d than was written first", n.id, h.Index, h.Term)
+		}
+		switch {
+		case old.prev == raft.UnknownTerm:
+			old.prev = prev
+		case prev != raft.UnknownTerm && old.prev != prev:
+			k.w.violate("R3: %s holds entry %d of term %d behind one of term %d, it was written behind one of term %d", n.id, h.Index, h.Term, prev, old.prev)
+		}
+		return
+	}
+	if h.Magic == entry.MagicNormal && h.BodyLen >= bodyHead {
+		body := e[entry.HeaderSize:]
+		p.op, p.piece = int(binary.BigEndian.Uint32(body)), int(binary.BigEndian.Uint32(body[4:]))
+		if p.op >= len(k.ops) {
+			k.w.violate("%s holds an entry %d that nobody proposed", n.id, h.Index)
+			return
+		}
+		o := k.ops[p.op]
+		switch {
+		case o.state == refused:
+			k.w.violate("proposal %d was refused, but %s holds it as entry %d of term %d", p.op, n.id, h.Index, h.Term)
+		case o.placed && (o.term != h.Term || o.first+raft.Index(p.piece) != h.Index):
+			k.w.violate("proposal %d is in the log twice: as entries %d of term %d, and as entry %d of term %d", p.op, o.first, o.term, h.Index, h.Term)
+		}
+		o.placed, o.term, o.first = true, h.Term, h.Index-raft.Index(p.piece)
+	}
+	k.places[h.Index] = append(k.places[h.Index], p)
+}
+
+// stored is called when n's log has got a new end.
+func (k *checker) stored(n *node) {
+	st := n.store
+	from := n.flushed.index + 1
+	last := n.lastStored()
+	for lo := from; lo <= last; {
+		p, hi, err := st.Read(lo, last+1, 1<<20)
+		if err != nil {
+			if !n.disk.excused() {
+				k.w.violate("%s cannot read what it has just stored: %v", n.id, err)
+			}
+			break
+		}
+		prev, err := st.Term(lo - 1)
+		if err != nil {
+			prev = raft.UnknownTerm
+		}
+		var whole []byte
+		for _, b := range p {
+			if len(whole) > 0 {
+				b = append(whole, b...)
+				whole = nil
+			}
+			for len(b) > 0 {
+				h, err := entry.Parse(b)
+				if err != nil && !errors.Is(err, entry.ErrShort) {
+					k.w.violate("%s has stored what is no entry behind %d: %v", n.id, lo-1, err)
+					return
+				}
+				if err != nil || int(h.Size) > len(b) {
+					whole = bytes.Clone(b)
+					break
+				}
+				k.note(n, b[:h.Size], prev)
+				prev = h.Term
+				b = b[h.Size:]
+			}
+		}
+		lo = hi + 1
+	}
+	t, err := st.Term(last)
+	if err != nil {
+		t = raft.UnknownTerm
+	}
+	n.flushed = mark{last, t}
+	if n.durable.index > last {
+		n.durable = n.flushed
+	}
+}
+
+// lastStored asks the store for its last entry.
+func (n *node) lastStored() raft.Index { return n.store.State().Last }
+
+// cut is called before n makes last its last entry.
+func (k *checker) cut(n *node, last raft.Index) {
+	if c := n.loop.Commit(); last < c {
+		k.w.violate("R5: %s cuts behind %d, but has committed up to %d", n.id, last, c)
+	}
+	if n.durable.index > last {
+		t, _ := n.store.Term(last)
+		n.durable = mark{last, t}
+	}
+	n.flushed.index = min(n.flushed.index, last)
+}
+
+// reset is called before n drops its log to continue with entry next.
+func (k *checker) reset(n *node, next raft.Index, prev raft.Term) {
+	if int(next) > len(k.committed) {
+		k.w.violate("R2: %s drops its log up to %d, committed are %d", n.id, next-1, len(k.committed)-1)
+		return
+	}
+	if next > 0 && prev != raft.UnknownTerm && k.committed[next-1].term != prev {
+		k.w.violate("R2: %s takes entry %d for one of term %d, committed was one of term %d", n.id, next-1, prev, k.committed[next-1].term)
+	}
+}
+
+// ended is called when n's life is over.
+func (k *checker) ended(n *node, processOnly bool) {
+	for _, o := range n.ops {
+		if o.state == pending {
+			o.state = undecided
+			o.client.told(o, raft.StatusInternal, "")
+		}
+	}
+	n.ops = nil
+	if !processOnly {
+		n.flushed = n.durable // more may be there, but need not
+		n.commit = -1
+	}
+}
+
+// recovered is called when n has opened its log again.
+func (k *checker) recovered(n *node, st *logstore.State) {
+	w := k.w
+	if st.Term < n.savedTerm || st.Term == n.savedTerm && st.Vote != n.savedVote && n.savedVote != "" {
+		w.violate("R6: %s has voted for %q in term %d, and comes back with %q in term %d", n.id, n.savedVote, n.savedTerm, st.Vote, st.Term)
+		return
+	}
+	n.savedTerm, n.savedVote = st.Term, st.Vote
+	if st.Commit > st.Last {
+		w.violate("R7: %s comes back with commit index %d and last entry %d", n.id, st.Commit, st.Last)
+		return
+	}
+	if st.Commit < n.commit {
+		w.violate("R7: the commit index of %s falls from %d to %d, though only its process ended", n.id, n.commit, st.Commit)
+		return
+	}
+	if want := n.flushed; st.Last < want.index {
+		w.violate("%s has lost entries that were on its disk: %d to %d", n.id, st.Last+1, want.index)
+		return
+	} else if t, err := n.store.Term(want.index); err == nil && want.index >= st.First && t != want.term {
+		w.violate("%s comes back with term %d at entry %d, term %d was on its disk", n.id, t, want.index, want.term)
+		return
+	}
+	n.flushed = mark{max(st.First-1, min(n.flushed.index, st.Last)-64), 0}
+	k.stored(n)
+	n.durable = n.flushed // recovery syncs what it finds
+	n.commit = max(st.First-1, min(st.Commit, n.commit)-64)
+	k.commits(n, st.Commit)
+}
+
+// commits holds what n calls committed against what was committed before.
+func (k *checker) commits(n *node, to raft.Index) {
+	w := k.w
+	first := n.store.State().First
+	for i := max(n.commit+1, first); i <= to; i++ {
+		t, err := n.store.Term(i)
+		if err != nil {
+			w.violate("R7: %s calls entry %d committed, and does not hold it: %v", n.id, i, err)
+			return
+		}
+		p := k.find(i, t)
+		if p == nil {
+			w.violate("%s calls entry %d of term %d committed, which nobody has stored", n.id, i, t)
+			return
+		}
+		switch {
+		case int(i) < len(k.committed):
+			if c := &k.committed[i]; c.term != p.term {
+				w.violate("R2: entry %d was committed as one of term %d, for %s it is one of term %d", i, c.term, n.id, p.term)
+				return
+			}
+			continue
+		case int(i) > len(k.committed):
+			w.violate("%s calls entry %d committed, and nobody knows of one before it", n.id, i)
+			return
+		}
+		k.committed = append(k.committed, *p)
+		if p.op >= 0 {
+			if o := k.ops[p.op]; i <= o.floor {
+				w.violate("proposal %d became entry %d, but was made after %d had been acknowledged", p.op, i, o.floor)
+			}
+		}
+	}
+	if n.up && to > n.commit && int(to) == len(k.committed)-1 {
+		k.majority(n, to)
+	}
+	n.commit = max(n.commit, to)
+}
+
+// majority checks that entry i, which n is the first to call committed, is where it has to be (R4).
+func (k *checker) majority(n *node, i raft.Index) {
+	t := k.committed[i].term
+	have := 0
+	for _, m := range k.w.nodes {
+		at := m.durable
+		if k.w.setup.async {
+			at = m.flushed
+		}
+		if m.store == nil || at.index < i {
+			continue
+		}
+		if mt, err := m.store.Term(i); err == nil && mt == t || errors.Is(err, logstore.ErrCompacted) {
+			have++
+		}
+	}
+	if have <= len(k.w.nodes)/2 {
+		k.w.violate("R4: %s calls entry %d of term %d committed, which is on %d of %d disks", n.id, i, t, have, len(k.w.nodes))
+	}
+	if v := n.loop.View(); v.Role == raft.Leader && t != v.Term && have < len(k.w.nodes) {
+		k.w.violate("R4: %s leads term %d and commits entry %d of term %d by counting", n.id, v.Term, i, t)
+	}
+}
+
+// turned is called after each turn of n.
+func (k *checker) turned(n *node) {
+	w := k.w
+	v := n.loop.View()
+	if v.Role == raft.Leader {
+		if other, ok := k.leaders[v.Term]; !ok {
+			k.leaders[v.Term] = n.id
+			w.say(n, "leads term %d", v.Term)
+		} else if other != n.id {
+			w.violate("R1: %s and %s lead term %d", other, n.id, v.Term)
+			return
+		}
+	}
+	c := n.loop.Commit()
+	switch {
+	case c < n.commit:
+		w.violate("R7: the commit index of %s falls from %d to %d", n.id, n.commit, c)
+		return
+	case c > n.flushed.index:
+		w.violate("R7: %s has commit index %d and last entry %d", n.id, c, n.flushed.index)
+		return
+	case c > n.commit:
+		k.commits(n, c)
+	}
+	for _, o := range k.due {
+		k.acknowledged(o)
+	}
+	k.due = k.due[:0]
+	for _, r := range k.reads {
+		if int(r.index) >= len(k.committed) || k.committed[r.index].sum != r.sum {
+			w.violate("%s gave a reader another entry %d than was committed", r.n.id, r.index)
+		}
+	}
+	k.reads = k.reads[:0]
+}
+
+// acknowledged checks a proposal whose client was told that it is committed (R4).
+func (k *checker) acknowledged(o *op) {
+	last := o.p.Last()
+	if int(last) >= len(k.committed) {
+		k.w.violate("R4: proposal %d is acknowledged as entries %d to %d, committed are %d", o.no, o.p.First, last, len(k.committed)-1)
+		return
+	}
+	for j, pos := range o.p.Pos() {
+		p := &k.committed[o.p.First+raft.Index(j)]
+		if p.op != o.no || p.piece != j || p.term != o.p.Term || p.pos != pos {
+			k.w.violate("R4: proposal %d is acknowledged as entry %d of term %d at %d; there is piece %d of proposal %d, term %d, at %d",
+				o.no, o.p.First+raft.Index(j), o.p.Term, pos, p.piece, p.op, p.term, p.pos)
+			return
+		}
+	}
+	k.acked = max(k.acked, last)
+}
+
+// sends checks a request before it leaves n.
+func (k *checker) sends(n *node, m *raft.Message) {
+	if m.Type != raft.MsgVote && m.Type != raft.MsgPreVote {
+		return
+	}
+	w := k.w
+	if m.Index != n.flushed.index || m.LogTerm != n.flushed.term && m.LogTerm != raft.UnknownTerm {
+		w.violate("R6: %s asks for votes with entry %d of term %d as its last, stored is entry %d of term %d", n.id, m.Index, m.LogTerm, n.flushed.index, n.flushed.term)
+	}
+	if m.Type == raft.MsgPreVote {
+		return
+	}
+	b := ballot{n.id, m.Term}
+	if life, ok := k.campaigns[b]; ok && life != n.life {
+		w.violate("R8: %s campaigns in term %d, in which it campaigned before its restart", n.id, m.Term)
+	}
+	k.campaigns[b] = n.life
+	k.voted(n, b, n.id)
+}
+
+// answers checks an answer of n before it leaves.
+func (k *checker) answers(n *node, m, a *raft.Message) {
+	if m.Type == raft.MsgVote && a.Vote == raft.VoteAccept {
+		k.voted(n, ballot{n.id, m.Term}, m.Leader)
+		if t, ok := k.newest(n); ok && (m.LogTerm < t.term || m.LogTerm == t.term && m.Index < t.index) {
+			k.w.violate("R6: %s votes for %s, whose log ends at entry %d of term %d, its own at entry %d of term %d", n.id, m.Leader, m.Index, m.LogTerm, t.index, t.term)
+		}
+	}
+}
+
+func (k *checker) newest(n *node) (mark, bool) { return n.flushed, n.flushed.term != raft.UnknownTerm }
+
+// voted checks that a vote that is about to be seen by others is on disk, and the only one of its term.
+func (k *checker) voted(n *node, b ballot, whom raft.ID) {
+	// With a later term on disk nothing is left to vote for in this one.
+	if n.savedTerm < b.term || n.savedTerm == b.term && n.savedVote != whom {
+		k.w.violate("R6: %s votes for %s in term %d; on its disk is %q in term %d", n.id, whom, b.term, n.savedVote, n.savedTerm)
+	}
+	if other, ok := k.votes[b]; ok && other != whom {
+		k.w.violate("R6: %s votes for %s in term %d, and has voted for %s", n.id, whom, b.term, other)
+	}
+	k.votes[b] = whom
+}
+
+// forget is called when n loses its disk: what it did before binds nobody any more.
+func (k *checker) forget(n *node) {
+	for b := range k.votes {
+		if b.node == n.id {
+			delete(k.votes, b)
+		}
+	}
+	for b := range k.campaigns {
+		if b.node == n.id {
+			delete(k.campaigns, b)
+		}
+	}
+	n.flushed, n.durable, n.savedTerm, n.savedVote, n.commit = none, none, -1, "", -1
+}
+
+// drained checks that a loop that was asked to end has answered everything (R9).
+func (k *checker) drained(n *node) {
+	for _, c := range n.open {
+		if !c.answered && c.to == n.life {
+			k.w.violate("R9: %s ends without having answered %s of %s", n.id, c.req.Type, c.req.From)
+		}
+	}
+	for _, o := range n.ops {
+		if o.state == pending {
+			k.w.violate("R9: %s ends without having answered proposal %d", n.id, o.no)
+		}
+	}
+}
+
+// longest is how long a request or a proposal may go without an answer at a member that has no trouble.
+const longest = 12_000 * ms
+
+// audit looks for what was not answered in time (R9). It runs now and then.
+func (k *checker) audit() {
+	w := k.w
+	for _, n := range w.nodes {
+		if !n.up {
+			continue
+		}
+		if n.paused > 0 {
+			n.troubled = w.now
+		}
+		rest := n.open[:0]
+		for _, c := range n.open {
+			if c.answered || c.to != n.life {
+				continue
+			}
+			if since := max(c.at, n.troubled); w.now-since > longest {
+				w.violate("R9: %s has not answered %s of %s", n.id, c.req.Type, c.req.From)
+			}
+			rest = append(rest, c)
+		}
+		clear(n.open[len(rest):])
+		n.open = rest
+		left := n.ops[:0]
+		for _, o := range n.ops {
+			if o.state != pending {
+				continue
+			}
+			if since := max(o.at, n.troubled); w.now-since > 2*raft.Instant(w.setup.ackWait)+1000*ms {
+				w.violate("R9: %s has not answered proposal %d", n.id, o.no)
+			}
+			left = append(left, o)
+		}
+		clear(n.ops[len(left):])
+		n.ops = left
+	}
+}
+
+// whole checks one member's directory on its disk, from the first entry that it keeps to the last that is committed: every record
+// and checksum, and each entry against what was committed.
+func (k *checker) whole(n *node) error {
+	in, err := logstore.Inspect(n.disk.mem, dir)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	rep, err := in.Verify()
+	if err != nil {
+		return err
+	}
+	if len(rep.Problems) > 0 {
+		return fmt.Errorf("%d problems, first: %w", len(rep.Problems), rep.Problems[0])
+	}
+	next := n.store.State().First
+	for it, err := range in.Entries(next) {
+		if err != nil {
+			return err
+		}
+		if int(next) >= len(k.committed) {
+			break
+		}
+		if it.Index != next || sum(it.Bytes) != k.committed[next].sum {
+			return fmt.Errorf("entry %d is not the one that was committed", next)
+		}
+		next++
+	}
+	if int(next) != len(k.committed) {
+		return fmt.Errorf("log ends at %d, committed are %d", next-1, len(k.committed)-1)
+	}
+	return nil
+}
+
+// alike checks that the data files of two members are the same bytes from where both begin to the last committed entry.
+func (k *checker) alike(a, b *node) error {
+	begin := int64(0)
+	end := int64(-1)
+	for _, n := range []*node{a, b} {
+		st := n.store.State()
+		pos, _, err := n.store.Pos(st.First)
+		if err != nil {
+			return err
+		}
+		begin = max(begin, pos)
+		if end >= 0 && st.End != end {
+			return fmt.Errorf("log of %s ends at byte %d, that of %s at %d", a.id, end, b.id, st.End)
+		}
+		end = st.End
+	}
+	size := k.w.setup.dataSize
+	for base := begin - begin%size; base < end; base += size {
+		name := fmt.Sprintf("%s/data/%020d", dir, base)
+		x, err := vfs.ReadFile(a.disk.mem, name)
+		if err != nil {
+			return err
+		}
+		y, err := vfs.ReadFile(b.disk.mem, name)
+		if err != nil {
+			return err
+		}
+		lo, hi := max(begin-base, 0), min(end-base, size)
+		if !bytes.Equal(x[lo:hi], y[lo:hi]) {
+			return fmt.Errorf("%s of %s and %s differ between bytes %d and %d", name, a.id, b.id, lo, hi)
+		}
+	}
+	return nil
+}

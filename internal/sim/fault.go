@@ -1,0 +1,364 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"dledger/internal/raft"
+	"dledger/internal/vfs"
+)
+
+// kind is one way in which things go wrong.
+type kind int
+
+const (
+	noisyNet kind = iota
+	noisyLink
+	halves
+	isolate
+	oneWay
+	ring
+	bridge
+	heal
+	hangUp
+	clockJump
+	hoursPass
+	pause
+	powerCut
+	cutInCall
+	kill
+	restartAll
+	stop
+	ioError
+	fullDisk
+	nearlyFull
+	slowDisk
+	hangingDisk
+	wipe
+	transfer
+	kinds
+)
+
+var kindNames = [kinds]string{"noisy-net", "noisy-link", "halves", "isolate", "one-way", "ring", "bridge", "heal", "hang-up", "clock-jump", "hours-pass", "pause",
+	"power-cut", "cut-in-call", "kill", "restart-all", "stop", "io-error", "full-disk", "nearly-full", "slow-disk", "hanging-disk", "wipe", "transfer"}
+
+func (k kind) String() string { return kindNames[k] }
+
+// possible tells whether a group can be asked to survive this kind of fault.
+func (k kind) possible(s *setup) bool {
+	switch k {
+	case ring, bridge:
+		return len(s.ids) == 5
+	case noisyNet, noisyLink, halves, isolate, oneWay, heal, hangUp, transfer:
+		return len(s.ids) > 1
+	case hoursPass, nearlyFull:
+		return !s.strangers // a stranger may need every old entry
+	case wipe:
+		return len(s.ids) > 1 && !s.async
+	case powerCut, cutInCall:
+		return !s.async
+	}
+	return true
+}
+
+// Fault is one fault that happened.
+type Fault struct {
+	No   int // its number in the life's schedule
+	At   time.Duration
+	What string
+}
+
+// schedule arranges fault no, at a time that depends on the seed and the numbers before it alone, and then the next one.
+func (w *world) schedule(no int) {
+	r := stream(w.c.Seed, forFault, uint64(no))
+	if len(w.setup.kinds) == 0 {
+		return
+	}
+	w.after(1+raft.Instant(r.ExpFloat64()*float64(w.setup.gap)), func() {
+		if w.calm {
+			return
+		}
+		w.schedule(no + 1)
+		if w.wanted(no) {
+			what := w.strike(pick(r, w.setup.kinds...), r)
+			if what != "" {
+				w.faults = append(w.faults, Fault{No: no, At: time.Duration(w.now), What: what})
+				w.say(nil, "fault %d: %s", no, what)
+			}
+		}
+	})
+}
+
+// later undoes a fault, unless the calm has begun.
+func (w *world) later(d raft.Instant, undo func()) {
+	w.after(d, func() {
+		if !w.calm {
+			undo()
+		}
+	})
+}
+
+// victim prefers the leader: most of what can go wrong goes wrong there.
+func (w *world) victim(r *rand.Rand) *node {
+	n := w.nodes[r.IntN(len(w.nodes))]
+	if r.IntN(2) == 0 {
+		if l := w.leader(); l != nil {
+			return l
+		}
+	}
+	return n
+}
+
+// span draws how long a fault lasts: most are short, some outlast every timer.
+func span(r *rand.Rand) raft.Instant {
+	if r.IntN(4) == 0 {
+		return raft.Instant(between(r, time.Second, 6*time.Second))
+	}
+	return raft.Instant(between(r, 10*time.Millisecond, time.Second))
+}
+
+// strike does one fault and says what it was; "" if it could not be done now.
+func (w *world) strike(k kind, r *rand.Rand) string {
+	n := w.victim(r)
+	switch k {
+	case noisyNet, noisyLink:
+		return w.makeNoise(k, r, n)
+	case halves, isolate, oneWay, ring, bridge:
+		return w.part(k, r, n)
+	case heal:
+		w.healAll(r.IntN(2) == 0)
+		return "all links heal"
+	case hangUp:
+		m := w.other(r, n)
+		w.disconnect(n, m)
+		w.reconnect(n, m)
+		return fmt.Sprintf("connections between %s and %s break", n.id, m.id)
+	case clockJump:
+		d := raft.Instant(between(r, time.Millisecond, 2*time.Second))
+		n.jump(d)
+		return fmt.Sprintf("clock of %s jumps by %v", n.id, time.Duration(d))
+	case hoursPass:
+		n.wall += 2 * time.Hour
+		return fmt.Sprintf("calendar of %s goes two hours on", n.id)
+	case pause:
+		return w.pauseNode(r, n)
+	case powerCut:
+		return w.cutPower(r, n)
+	case cutInCall:
+		if !n.up {
+			return ""
+		}
+		n.disk.cutIn = 1 + r.IntN(60)
+		return fmt.Sprintf("power of %s goes with call %d from now", n.id, n.disk.cutIn)
+	case kill:
+		if !n.up {
+			return ""
+		}
+		n.down(nil)
+		n.startIn(span(r))
+		return fmt.Sprintf("%s is killed", n.id)
+	case restartAll:
+		for _, m := range w.nodes {
+			if m.up {
+				m.down(nil)
+			}
+			m.startIn(1 + raft.Instant(r.Int64N(int64(300*time.Millisecond))))
+		}
+		return "all members are killed"
+	case stop:
+		if !n.up || n.paused > 0 {
+			return ""
+		}
+		n.loop.Stop()
+		n.poke()
+		w.later(span(r), n.start)
+		return fmt.Sprintf("%s is stopped", n.id)
+	case ioError:
+		n.disk.fail = pick(r, "write", "datasync", "datasync", "sync", "create", "rename", "zero", "syncdir")
+		return fmt.Sprintf("next %s of %s fails", n.disk.fail, n.id)
+	case fullDisk:
+		return w.fill(r, n)
+	case nearlyFull:
+		share := pick(r, 0.75, 0.88, 0.88, 0.97)
+		n.disk.looksUsed(share)
+		w.later(span(r), func() { n.disk.looksUsed(-1) })
+		return fmt.Sprintf("disk of %s is used to %.2f", n.id, share)
+	case slowDisk:
+		n.slowTill = w.now + span(r)
+		return fmt.Sprintf("disk of %s is slow until %v", n.id, time.Duration(n.slowTill))
+	case hangingDisk:
+		n.hangTill = w.now + span(r)
+		return fmt.Sprintf("disk of %s hangs until %v", n.id, time.Duration(n.hangTill))
+	case wipe:
+		return w.wipe(n)
+	case transfer:
+		return w.handOver(r, n)
+	}
+	panic("sim: unknown kind of fault")
+}
+
+func (w *world) other(r *rand.Rand, n *node) *node {
+	return w.nodes[(n.no+1+r.IntN(len(w.nodes)-1))%len(w.nodes)]
+}
+
+func (w *world) makeNoise(k kind, r *rand.Rand, n *node) string {
+	x := noise{}
+	if r.IntN(2) == 0 {
+		x.drop = r.Float64() * 0.3
+	}
+	if r.IntN(2) == 0 {
+		x.repeat = r.Float64() * 0.3
+	}
+	if r.IntN(2) == 0 {
+		x.overtake = r.Float64() * 0.5
+	}
+	x.slow, x.slowMax = r.Float64()*0.2, between(r, time.Millisecond, 500*time.Millisecond)
+	links, where := w.links, "all links"
+	if k == noisyLink {
+		l := w.link(n.id, w.other(r, n).id)
+		links, where = []*link{l}, fmt.Sprintf("link %s to %s", l.from.id, l.to.id)
+	}
+	for _, l := range links {
+		l.noise = x
+	}
+	w.later(span(r), func() {
+		for _, l := range links {
+			if l.noise == x {
+				l.noise = noise{}
+			}
+		}
+	})
+	return fmt.Sprintf("%s: drop %.2f, repeat %.2f, overtake %.2f, slow %.2f up to %v", where, x.drop, x.repeat, x.overtake, x.slow, x.slowMax)
+}
+
+// part cuts links.
+func (w *world) part(k kind, r *rand.Rand, n *node) string {
+	size := len(w.nodes)
+	var cut func(from, to *node) bool
+	what := ""
+	switch k {
+	case halves:
+		side := r.IntN(1 << size)
+		cut = func(a, b *node) bool { return side>>a.no&1 != side>>b.no&1 }
+		what = fmt.Sprintf("halves %0*b", size, side)
+	case isolate:
+		cut = func(a, b *node) bool { return a == n || b == n }
+		what = fmt.Sprintf("%s is cut off", n.id)
+	case oneWay:
+		m, all, out := w.other(r, n), r.IntN(2) == 0, r.IntN(2) == 0
+		cut = func(a, b *node) bool {
+			if !out {
+				a, b = b, a
+			}
+			return a == n && (all || b == m)
+		}
+		what = fmt.Sprintf("%s has one-way links (out %t, all %t, %s)", n.id, out, all, m.id)
+	case ring: // each member sees its two neighbours: every one has another majority
+		cut = func(a, b *node) bool { d := (a.no - b.no + size) % size; return d != 1 && d != size-1 }
+		what = "ring of majorities"
+	case bridge: // two halves that see each other only through one member
+		cut = func(a, b *node) bool {
+			x, y := (a.no-n.no+size)%size, (b.no-n.no+size)%size
+			return x != 0 && y != 0 && (x <= size/2) != (y <= size/2)
+		}
+		what = fmt.Sprintf("%s is the bridge between two halves", n.id)
+	}
+	for _, l := range w.links {
+		l.cut = cut(l.from, l.to)
+	}
+	w.later(span(r), func() { w.healAll(r.IntN(2) == 0) })
+	return what
+}
+
+// healAll joins all links; anew tells whether the connections were lost meanwhile.
+func (w *world) healAll(anew bool) {
+	for _, l := range w.links {
+		if l.cut && anew {
+			w.disconnect(l.from, l.to)
+		}
+		l.cut = false
+	}
+	for _, l := range w.links {
+		if !l.known && l.from.up {
+			w.greet(l)
+		}
+	}
+}
+
+func (w *world) pauseNode(r *rand.Rand, n *node) string {
+	if !n.up {
+		return ""
+	}
+	d := span(r)
+	n.paused++
+	n.after(d, func() {
+		if n.paused > 0 {
+			n.paused--
+		}
+		n.troubled = w.now
+	})
+	return fmt.Sprintf("%s pauses for %v", n.id, time.Duration(d))
+}
+
+func (w *world) cutPower(r *rand.Rand, n *node) string {
+	if !n.up {
+		return ""
+	}
+	k, what := keep(r)
+	n.down(k)
+	n.startIn(span(r))
+	return fmt.Sprintf("power cut at %s; of what was not synced stays: %s", n.id, what)
+}
+
+func (w *world) fill(r *rand.Rand, n *node) string {
+	room := pick[int64](r, 0, 100, 3000, 20_000)
+	n.disk.limit(room)
+	w.later(span(r), func() { n.disk.limit(-1) })
+	return fmt.Sprintf("disk of %s has %d bytes left", n.id, room)
+}
+
+// wipe takes a member's disk. It forgets votes and acknowledgements, so a group survives it only if all others have everything, and
+// are in a term whose leader is known to all of them: then there is nothing left for it to vote in.
+func (w *world) wipe(n *node) string {
+	last := raft.Index(len(w.check.committed)) - 1
+	if n.up && n.flushed.index > last || n.durable.index > last {
+		return ""
+	}
+	term := raft.Term(-1)
+	for _, m := range w.nodes {
+		if m == n {
+			continue
+		}
+		if !m.up || m.paused > 0 || m.failing || m.durable.index < last || n.savedTerm > m.savedTerm {
+			return ""
+		}
+		v := m.loop.View()
+		if v.Leader == "" || v.Leader == n.id || term >= 0 && v.Term != term || v.Term != m.savedTerm {
+			return ""
+		}
+		term = v.Term
+	}
+	n.down(vfs.KeepNone)
+	n.disk = newDisk(n.chance)
+	n.disk.mem.SetClock(n.calendar)
+	w.check.forget(n)
+	n.startIn(100 * ms)
+	return fmt.Sprintf("disk of %s is lost", n.id)
+}
+
+func (w *world) handOver(r *rand.Rand, n *node) string {
+	to := w.other(r, n)
+	if !n.up {
+		return ""
+	}
+	life, answers := n.life, 0
+	n.loop.Transfer(to.id, -1, func(s raft.Status) {
+		if answers++; answers > 1 && n.life == life {
+			w.violate("R9: %s answers a transfer twice", n.id)
+		}
+		w.say(n, "transfer to %s: %v", to.id, s)
+	})
+	n.poke()
+	return fmt.Sprintf("%s is asked to hand leadership to %s", n.id, to.id)
+}

@@ -1,0 +1,393 @@
+// Package sim runs whole groups of real members, loop and core and store, in one goroutine on a virtual clock, network and disks. A
+// seed draws the group, its settings, its clients and a schedule of faults; after each turn of each member everything that has happened
+// is held against the invariants of docs/invariants.md. The same seed gives the same life, event by event. Start at Run.
+//
+// A life has three phases. In the storm, faults happen and nothing may be lost. Then one majority is healed for good while
+// the rest stays broken, and a write must be acknowledged within ten seconds. Then all is healed, and all members must come to hold the same
+// bytes, with everything in them that was ever acknowledged.
+package sim
+
+import (
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"dledger/internal/raft"
+)
+
+// Case names one life.
+type Case struct {
+	Seed  uint64
+	Steps int // events of the storm
+	// Faults are the numbers of those faults of the schedule that happen; nil = all.
+	Faults []int
+	// Clients is how many of the clients there are; 0 = all.
+	Clients int
+	// Trace gets every event as a line; nil = nobody does.
+	Trace io.Writer
+}
+
+// Result is what came of a life.
+type Result struct {
+	Case   Case
+	Setup  string  // what the seed drew
+	Faults []Fault // those that happened, in order
+	Err    error   // what was violated, and when; nil = nothing
+	Stats  Stats
+	Tail   []string // the last lines of the trace, if it was traced
+	Hash   uint64   // of the whole trace, if it was traced
+}
+
+// Stats counts what happened.
+type Stats struct {
+	Steps, Turns      int
+	Time              time.Duration // virtual
+	Committed, Acked  int           // entries; proposals
+	Undecided, Reads  int           // proposals; confirmed reads
+	Leaders, Restarts int
+}
+
+// Run lives the life of a seed with a storm of so many events.
+func Run(seed uint64, steps int) Result { return Case{Seed: seed, Steps: steps}.Run() }
+
+// world is one life.
+type world struct {
+	c       Case
+	setup   *setup
+	now     raft.Instant
+	queue   queue
+	chance  *rand.Rand // of the network
+	nodes   []*node
+	links   []*link // from each member to each other, in order
+	clients []*client
+	check   *checker
+	faults  []Fault
+	err     error
+
+	calm      bool   // the storm is over
+	trusted   []bool // in the calm: who is healed
+	quiet     bool   // clients make no further requests
+	written   int    // proposals made in the calm and acknowledged
+	confirmed int
+	steps     int
+	turns     int
+
+	lines []string // the last lines of the trace
+	hash  interface {
+		io.Writer
+		Sum64() uint64
+	}
+}
+
+// Run lives the life. It does not panic: what panics inside is a violation.
+func (c Case) Run() (res Result) {
+	w := &world{c: c, setup: draw(c.Seed), chance: stream(c.Seed, forNetwork, 0)}
+	if c.Trace != nil {
+		w.hash = fnv.New64a()
+	}
+	w.check = newChecker(w)
+	defer func() {
+		if p := recover(); p != nil {
+			w.violate("panic: %v\n%s", p, debug.Stack())
+		}
+		res = w.result()
+	}()
+	w.say(nil, "%s", w.setup)
+	w.begin()
+	w.storm()
+	if !w.failed() {
+		w.heal()
+	}
+	if !w.failed() {
+		w.finish()
+	}
+	return res
+}
+
+func (w *world) result() Result {
+	r := Result{Case: w.c, Setup: w.setup.String(), Faults: w.faults, Err: w.err, Tail: w.lines,
+		Stats: Stats{Steps: w.steps, Turns: w.turns, Time: time.Duration(w.now), Committed: len(w.check.committed), Reads: w.confirmed, Leaders: len(w.check.leaders)}}
+	for _, o := range w.check.ops {
+		switch o.state {
+		case acknowledged:
+			r.Stats.Acked++
+		case undecided:
+			r.Stats.Undecided++
+		}
+	}
+	for _, n := range w.nodes {
+		r.Stats.Restarts += n.life - 1
+	}
+	if w.hash != nil {
+		r.Hash = w.hash.Sum64()
+	}
+	return r
+}
+
+// begin makes members, links and clients and starts them.
+func (w *world) begin() {
+	for i := range w.setup.ids {
+		w.nodes = append(w.nodes, newNode(w, i))
+	}
+	for _, a := range w.nodes {
+		for _, b := range w.nodes {
+			w.links = append(w.links, &link{from: a, to: b})
+		}
+	}
+	count := w.setup.clients
+	if w.c.Clients > 0 {
+		count = min(count, w.c.Clients)
+	}
+	for i := range count {
+		c := &client{w: w, no: i, chance: stream(w.c.Seed, forClient, uint64(i))}
+		w.clients = append(w.clients, c)
+		w.after(c.think(), c.act)
+	}
+	for _, n := range w.nodes {
+		n.startIn(raft.Instant(n.chance.Int64N(int64(50 * time.Millisecond))))
+	}
+	w.schedule(0)
+	w.auditing()
+}
+
+// link gives the way from a to b. Those from a member to itself are never used.
+func (w *world) link(a, b raft.ID) *link {
+	return w.links[w.byID(a).no*len(w.nodes)+w.byID(b).no]
+}
+
+func (w *world) byID(id raft.ID) *node { return w.nodes[id[1]-'0'] }
+
+// leader is the member that leads the highest term, as it believes.
+func (w *world) leader() (best *node) {
+	for _, n := range w.nodes {
+		if n.up && n.loop.View().Role == raft.Leader && (best == nil || n.loop.View().Term > best.loop.View().Term) {
+			best = n
+		}
+	}
+	return best
+}
+
+// wanted tells whether fault no happens in this case.
+func (w *world) wanted(no int) bool {
+	return w.c.Faults == nil || slices.Contains(w.c.Faults, no)
+}
+
+func (w *world) auditing() {
+	w.check.audit()
+	w.after(500*ms, w.auditing)
+}
+
+func (w *world) after(d raft.Instant, do func()) { w.queue.add(w.now+d, do) }
+
+// step lets the next thing happen: a turn, or what the queue has.
+func (w *world) step() {
+	var next *node
+	at := w.queue.next()
+	for _, n := range w.nodes {
+		if t := n.runnable(); t < at {
+			at, next = t, n
+		}
+	}
+	w.now = max(w.now, at)
+	w.steps++
+	if next != nil {
+		w.turns++
+		next.turn()
+		return
+	}
+	w.queue.take()()
+}
+
+// until lets things happen until done, or until limit has passed; it tells whether done.
+func (w *world) until(limit raft.Instant, done func() bool) bool {
+	limit += w.now
+	for !done() {
+		if w.now > limit || w.failed() {
+			return false
+		}
+		w.step()
+	}
+	return true
+}
+
+func (w *world) storm() {
+	for w.steps < w.c.Steps && !w.failed() {
+		w.step()
+	}
+}
+
+// recovery is how long a healed majority may take to acknowledge a write.
+const recovery = 10_000 * ms
+
+// heal makes one majority whole for good, and leaves the rest as broken as it is.
+func (w *world) heal() {
+	r := stream(w.c.Seed, forCalm, 0)
+	order := r.Perm(len(w.nodes))
+	count := len(w.nodes)/2 + 1
+	if w.setup.async {
+		count = len(w.nodes) // who has lost its tail does not vote until it has caught up
+	}
+	w.calm = true
+	w.trusted = make([]bool, len(w.nodes))
+	for _, i := range order[:count] {
+		w.trusted[i] = true
+	}
+	w.say(nil, "the storm is over; healed for good: %v", w.trusted)
+	w.mend()
+	for _, l := range w.links {
+		if w.trusted[l.from.no] != w.trusted[l.to.no] && !l.cut {
+			l.cut = r.IntN(3) > 0 // broken it is, but in many ways
+		}
+	}
+	w.written = 0
+	if !w.until(recovery, func() bool { return w.written > 0 }) && !w.failed() {
+		w.violate("a healed majority %v has acknowledged no write for %v\n%s", w.trusted, time.Duration(recovery), w.describe())
+	}
+}
+
+// mend repairs the trusted members and the links between them.
+func (w *world) mend() {
+	for _, n := range w.nodes {
+		if !w.trusted[n.no] {
+			continue
+		}
+		n.disk.limit(-1)
+		n.disk.looksUsed(-1)
+		n.disk.fail, n.disk.cutIn = "", 0
+		n.slowTill, n.hangTill, n.paused = 0, min(n.hangTill, w.now), 0
+		n.troubled = w.now
+		if n.up && n.failing {
+			n.down(nil)
+		}
+		n.start()
+	}
+	for _, l := range w.links {
+		if w.trusted[l.from.no] && w.trusted[l.to.no] && l.from != l.to {
+			l.cut, l.noise = false, noise{}
+			w.greet(l)
+		}
+	}
+}
+
+// finish heals everybody, waits until all have the same, and looks at what they have.
+func (w *world) finish() {
+	for i := range w.trusted {
+		w.trusted[i] = true
+	}
+	w.say(nil, "everybody is healed")
+	w.mend()
+	w.written = 0
+	ok := w.until(recovery, func() bool { return w.written > 0 })
+	w.quiet = true
+	if ok {
+		ok = w.until(2*recovery, w.agreed)
+	}
+	if w.failed() {
+		return
+	}
+	if !ok {
+		w.violate("members that are all healed do not come to hold the same\n%s", w.describe())
+		return
+	}
+	turns := w.turns
+	w.until(1000*ms, func() bool { return false })
+	if most := 1500 * len(w.nodes); w.turns-turns > most {
+		w.violate("busy loop: an idle group makes %d turns in a second", w.turns-turns)
+	}
+	for _, n := range w.nodes {
+		if !n.up || w.failed() {
+			continue
+		}
+		if err := w.check.whole(n); err != nil {
+			w.violate("%s: %v", n.id, err)
+		}
+		if err := w.check.alike(w.nodes[0], n); err != nil {
+			w.violate("files differ: %v", err)
+		}
+	}
+	for _, n := range w.nodes {
+		n.loop.Stop()
+		n.poke()
+	}
+	w.until(1000*ms, func() bool { return !slices.ContainsFunc(w.nodes, func(n *node) bool { return n.up }) })
+}
+
+// agreed tells whether everything that any member has is committed on all of them.
+func (w *world) agreed() bool {
+	last := raft.Index(len(w.check.committed)) - 1
+	for _, n := range w.nodes {
+		if !n.up || n.loop.Commit() != last || n.flushed.index != last {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *world) failed() bool { return w.err != nil }
+
+// violate ends the life: what must not be is.
+func (w *world) violate(format string, args ...any) {
+	if w.err == nil {
+		w.err = fmt.Errorf("after %v and %d events: %s", time.Duration(w.now), w.steps, fmt.Sprintf(format, args...))
+		w.say(nil, "VIOLATION %v", w.err)
+	}
+}
+
+// describe says what state everybody is in.
+func (w *world) describe() string {
+	var b strings.Builder
+	for _, n := range w.nodes {
+		fmt.Fprintf(&b, "%s up=%t failing=%t paused=%d last=%d/%d durable=%d term=%d vote=%q", n.id, n.up, n.failing, n.paused, n.flushed.index, n.flushed.term, n.durable.index, n.savedTerm, n.savedVote)
+		if n.up {
+			v := n.loop.View()
+			fmt.Fprintf(&b, " %s term=%d leader=%q commit=%d err=%v", v.Role, v.Term, v.Leader, n.loop.Commit(), v.Err)
+		}
+		b.WriteByte('\n')
+	}
+	for _, l := range w.links {
+		if l.from != l.to && (l.cut || !l.known) {
+			fmt.Fprintf(&b, "%s to %s: cut=%t known=%t\n", l.from.id, l.to.id, l.cut, l.known)
+		}
+	}
+	return b.String()
+}
+
+func (w *world) tracing() bool { return w.hash != nil }
+
+// tailMax is how many lines of a trace are kept.
+const tailMax = 200
+
+// say adds a line to the trace.
+func (w *world) say(n *node, format string, args ...any) {
+	if w.hash == nil {
+		return
+	}
+	who := "--"
+	if n != nil {
+		who = string(n.id)
+	}
+	line := fmt.Sprintf("%12.6f %s %s", time.Duration(w.now).Seconds(), who, fmt.Sprintf(format, args...))
+	if len(w.lines) == tailMax {
+		w.lines = w.lines[:copy(w.lines, w.lines[1:])]
+	}
+	w.lines = append(w.lines, line)
+	for _, out := range []io.Writer{w.hash, w.c.Trace} {
+		if _, err := io.WriteString(out, line+"\n"); err != nil {
+			panic(fmt.Sprintf("sim: trace: %v", err))
+		}
+	}
+}
+
+// describe gives a message in a line.
+func describe(m *raft.Message) string {
+	s := fmt.Sprintf("%s from %s term=%d", m.Type, m.From, m.Term)
+	if m.Type.IsAnswer() {
+		return fmt.Sprintf("%s %v vote=%d index=%d first=%d last=%d end=%d x=%d/%d", s, m.Status, m.Vote, m.Index, m.First, m.Last, m.End, m.XIndex, m.XTerm)
+	}
+	return fmt.Sprintf("%s index=%d/%d first=%d last=%d commit=%d runs=%v bytes=%d", s, m.Index, m.LogTerm, m.First, m.Last, m.Commit, m.Runs, m.Payload.Size())
+}
