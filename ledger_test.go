@@ -12,7 +12,7 @@ import (
 )
 
 // group opens n members on loopback, each on its own disk under the test's directory.
-func group(t *testing.T, n int, set func(*Config)) []*Ledger {
+func group(t testing.TB, n int, set func(*Config)) []*Ledger {
 	t.Helper()
 	var peers []string
 	for i := range n {
@@ -44,7 +44,7 @@ func group(t *testing.T, n int, set func(*Config)) []*Ledger {
 }
 
 // leader waits for a member that leads.
-func leader(t *testing.T, members []*Ledger) *Ledger {
+func leader(t testing.TB, members []*Ledger) *Ledger {
 	t.Helper()
 	deadline := time.After(10 * time.Second)
 	for {
