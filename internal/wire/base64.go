@@ -49,15 +49,16 @@ func appendBase64(dst, src []byte) []byte {
 // never overtakes what is read. The URL alphabet is refused; the original silently takes it for nothing, which loses the body.
 func decodeBase64(dst, src []byte) (int, error) {
 	n, i := 0, 0
-	for ; i+12 <= len(src) && n+8 <= len(dst); i, n = i+8, n+6 { // 8 characters at a time, and never the last group, which may be padded
-		v := binary.LittleEndian.Uint64(src[i:])
-		a := quads[0][byte(v)] | quads[1][byte(v>>8)] | quads[2][byte(v>>16)] | quads[3][byte(v>>24)]
-		b := quads[0][byte(v>>32)] | quads[1][byte(v>>40)] | quads[2][byte(v>>48)] | quads[3][byte(v>>56)]
-		if (a|b)&notBase64 != 0 {
+	// 16 characters at a time, and never the last group, which may be padded. Each 6 bytes are written as 8: the two behind them are
+	// not needed any more, or not yet.
+	for ; i+20 <= len(src) && n+16 <= len(dst); i, n = i+16, n+12 {
+		v, w := binary.LittleEndian.Uint64(src[i:]), binary.LittleEndian.Uint64(src[i+8:])
+		a, b, c, d := quad(uint32(v)), quad(uint32(v>>32)), quad(uint32(w)), quad(uint32(w>>32))
+		if (a|b|c|d)&notBase64 != 0 {
 			break // line ends, or no base64 at all: the standard library knows
 		}
-		// 6 bytes, written as 8: the two behind them are not needed any more, or not yet.
 		binary.BigEndian.PutUint64(dst[n:], uint64(a)<<40|uint64(b)<<16)
+		binary.BigEndian.PutUint64(dst[n+6:], uint64(c)<<40|uint64(d)<<16)
 	}
 	src = src[i:]
 	encoding := base64.RawStdEncoding
@@ -66,4 +67,9 @@ func decodeBase64(dst, src []byte) (int, error) {
 	}
 	k, err := encoding.Decode(dst[n:], src)
 	return n + k, err
+}
+
+// quad gives the 24 bits that four characters stand for, the first in the lowest byte.
+func quad(v uint32) uint32 {
+	return quads[0][byte(v)] | quads[1][byte(v>>8)] | quads[2][byte(v>>16)] | quads[3][v>>24]
 }

@@ -49,7 +49,8 @@ func (e *entries) list(s *scanner) {
 	}
 }
 
-// one reads one entry (DLedgerEntry in the Java original); null adds none.
+// one reads one entry (DLedgerEntry in the Java original); null adds none. Behind a bad one nothing is kept: entries that are shorter in
+// JSON than on disk would make little input into much memory.
 func (e *entries) one(s *scanner) {
 	if !s.open('{') {
 		return
@@ -57,64 +58,72 @@ func (e *entries) one(s *scanner) {
 	if e.buf == nil {
 		e.buf = make([]byte, 0, (len(s.b)-s.i)/4*3+entry.HeaderSize) // what the rest of the input can hold at most, roughly
 	}
-	h := entry.Header{Magic: entry.MagicNormal, Term: -1}
-	var index int64 = -1
-	var body []byte
+	start := len(e.buf)
+	e.buf = append(e.buf, zeroHeader[:]...)
+	h := entry.Header{Magic: entry.MagicNormal, Index: -1, Term: -1}
 	for first := true; s.more('}', first); first = false {
 		key := s.key()
-	again:
-		switch string(key) {
-		case "magic":
-			s.int32(&h.Magic)
-		case "size":
-			s.int32(&h.Size)
-		case "index":
-			s.int(&index)
-		case "term":
-			s.int((*int64)(&h.Term))
-		case "pos":
-			s.int(&h.Pos)
-		case "channel":
-			s.int32(&h.Channel)
-		case "chainCrc":
-			h.ChainCRC = s.crc()
-		case "bodyCrc":
-			h.BodyCRC = s.crc()
-		case "body":
-			body = s.bytes()
-		default:
-			if other := smartKey(key); other != nil {
-				key = other
-				goto again
+		if s.err == nil && !e.value(s, &h, start, key) {
+			if other := smartKey(key); other == nil || !e.value(s, &h, start, other) {
+				s.skip(0)
 			}
-			s.skip(0)
 		}
 	}
 	if s.err != nil {
 		return
 	}
-	h.Index, h.BodyLen = raft.Index(index), int32(len(body))
-	e.add(h, body)
-}
-
-// add appends one entry and checks that it continues the ones before it. Behind a bad one nothing is kept: entries that are shorter
-// in JSON than on disk would make little input into much memory.
-func (e *entries) add(h entry.Header, body []byte) {
 	if e.bad != nil {
+		e.buf = e.buf[:start]
 		return
 	}
-	start := len(e.buf)
-	e.buf = append(e.buf, make([]byte, entry.HeaderSize)...)
+	h.BodyLen = int32(len(e.buf) - start - entry.HeaderSize)
 	entry.PutHeader(e.buf[start:], h)
-	e.buf = append(e.buf, body...)
-	if h, e.bad = entry.Parse(e.buf[start:]); e.bad != nil {
-		return
+	e.bad = e.extend(e.buf[start:])
+}
+
+var zeroHeader [entry.HeaderSize]byte
+
+// value reads the value of an entry's key; the body goes behind the header, which begins at start of buf.
+func (e *entries) value(s *scanner, h *entry.Header, start int, key []byte) bool {
+	switch string(key) {
+	case "magic":
+		s.int32(&h.Magic)
+	case "size":
+		s.int32(&h.Size)
+	case "index":
+		s.int((*int64)(&h.Index))
+	case "term":
+		s.int((*int64)(&h.Term))
+	case "pos":
+		s.int(&h.Pos)
+	case "channel":
+		s.int32(&h.Channel)
+	case "chainCrc":
+		h.ChainCRC = s.crc()
+	case "bodyCrc":
+		h.BodyCRC = s.crc()
+	case "body":
+		e.buf = s.appendBytes(e.buf[:start+entry.HeaderSize])
+	default:
+		return false
+	}
+	return true
+}
+
+// extend takes in the encoded entry b if it continues the ones before it.
+func (e *entries) extend(b []byte) error {
+	h, err := entry.Parse(b)
+	if err != nil {
+		return err
 	}
 	if e.first < 0 {
 		e.first, e.last = h.Index, h.Index-1
 	}
-	e.runs, e.bad = continueRuns(e.runs, e.last, h)
+	if e.runs, err = continueRuns(e.runs, e.last, h); err != nil {
+		return err
+	}
 	e.last = h.Index
+	return nil
 }
 
 // continueRuns adds the entry h, which must follow index last, to the runs of the entries before it.

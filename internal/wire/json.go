@@ -285,30 +285,39 @@ func (s *scanner) enum(names []string, to *int) {
 // bytes reads a byte[]: base64 with or without padding, or an array of numbers. It decodes in place: the result lies where the
 // string lay. null gives nil.
 func (s *scanner) bytes() []byte {
-	switch s.peek() {
-	case '"':
+	if s.peek() == '"' {
 		raw := s.chars()
-		if s.err != nil {
-			return nil
-		}
-		n, err := decodeBase64(raw, raw)
-		if err != nil {
-			s.fail("%v", err)
-			return nil
-		}
+		n := s.decode(raw, raw)
 		return raw[:n:n]
-	case '[':
-		return s.byteArray()
 	}
-	if !s.null() {
-		s.fail("base64 expected")
-	}
-	return nil
+	return s.byteArray()
 }
 
+// appendBytes is bytes, but appends them to dst.
+func (s *scanner) appendBytes(dst []byte) []byte {
+	if s.peek() == '"' {
+		raw := s.chars()
+		dst = slices.Grow(dst, len(raw)/4*3+8) // and room to write 8 bytes at a time
+		n := s.decode(dst[len(dst):cap(dst)], raw)
+		return dst[:len(dst)+n]
+	}
+	return append(dst, s.byteArray()...)
+}
+
+func (s *scanner) decode(dst, src []byte) int {
+	n, err := decodeBase64(dst, src)
+	if err != nil {
+		s.fail("%v", err)
+	}
+	return n
+}
+
+// byteArray reads an array of numbers; null gives nil.
 func (s *scanner) byteArray() []byte {
+	if !s.open('[') {
+		return nil
+	}
 	out := []byte{}
-	s.i++
 	for first := true; s.more(']', first); first = false {
 		var n int64
 		s.int(&n)
