@@ -415,9 +415,9 @@ func TestTermFile(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := vfs.NewMem()
 			must(t, m.MkdirAll("base/dledger-n0"))
-			for suffix, text := range map[string]string{"": c.main, ".tmp": c.tmp, ".bak": c.bak} {
-				if text != "" {
-					must(t, vfs.Replace(m, "base/dledger-n0/currterm"+suffix, []byte(text)))
+			for _, f := range [][2]string{{"", c.main}, {".tmp", c.tmp}, {".bak", c.bak}} { // in this order: Replace goes through .tmp
+				if f[1] != "" {
+					must(t, vfs.Replace(m, "base/dledger-n0/currterm"+f[0], []byte(f[1])))
 				}
 			}
 			s, err := Open(small(m))

@@ -501,8 +501,9 @@ func (r *recovery) settle() error {
 	if err != nil {
 		return s.fail(err)
 	}
-	if r.ballot.foreign {
-		return s.SaveTerm(r.ballot.term, r.ballot.vote)
+	b := r.ballot
+	if unsure := !r.m.clean && (b.term > 0 || b.vote != ""); s.term == b.term && (b.foreign || unsure) {
+		return s.SaveTerm(b.term, b.vote) // if only the process died while it saved them, they may be in the page cache alone (R6)
 	}
 	return nil
 }
