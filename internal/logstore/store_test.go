@@ -2,6 +2,7 @@ package logstore
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -119,3 +120,93 @@ func newClock() *clock {
 
 func (c *clock) now() time.Time    { return time.Unix(0, c.t.Load()) }
 func (c *clock) add(seconds int64) { c.t.Add(seconds * int64(time.Second)) }
+
+// What comes from memory and what comes from the files is the same, in any portion.
+func TestReadsAreTheSameFromMemoryAndDisk(t *testing.T) {
+	m := vfs.NewMem()
+	cfg := small(m)
+	s := mustOpen(t, cfg)
+	for last := raft.Index(0); last < 60; last += 3 {
+		fill(t, s, last, 1)
+	}
+	must(t, s.Checkpoint())
+	cfg.FS, cfg.CacheBytes = m.Fork(nil), 1
+	disk := mustOpen(t, cfg)
+	end := s.State().Last + 1
+	for lo := raft.Index(0); lo < end; lo++ {
+		for _, hi := range []raft.Index{lo + 1, lo + 2, lo + 7, end, end + 9} {
+			for _, size := range []int{0, 60, 130, 500, 1 << 20} {
+				a, lastA, err := s.Read(lo, hi, size)
+				must(t, err)
+				c, lastC, ok := s.ReadCached(lo, hi, size)
+				if !ok || lastC != lastA || c.Size() != a.Size() {
+					t.Fatalf("[%d, %d) in %d bytes: cached read ends at %d, %v, want %d", lo, hi, size, lastC, ok, lastA)
+				}
+				b, lastB, err := disk.Read(lo, hi, size)
+				must(t, err)
+				if lastB > lastA || lastB < lo { // a disk read may stop at the end of an index file
+					t.Fatalf("[%d, %d) in %d bytes: disk read ends at %d, cached at %d", lo, hi, size, lastB, lastA)
+				}
+				if got, want := bytes.Join(b, nil), bytes.Join(a, nil); !bytes.HasPrefix(want, got) {
+					t.Fatalf("[%d, %d) in %d bytes differs", lo, hi, size)
+				}
+				if a.Size() > size && lastA != lo {
+					t.Fatalf("[%d, %d): %d bytes where %d were asked for", lo, hi, a.Size(), size)
+				}
+			}
+		}
+		pos, size, err := s.Pos(lo)
+		must(t, err)
+		for _, cut := range []int{0, 1, 20, 48} {
+			a, err := s.ReadAt(pos+int64(cut), size-cut)
+			must(t, err)
+			b, err := disk.ReadAt(pos+int64(cut), size-cut)
+			must(t, err)
+			if !bytes.Equal(a, b) || len(a) != size-cut {
+				t.Fatalf("entry %d from byte %d differs", lo, cut)
+			}
+		}
+	}
+	if _, _, ok := disk.ReadCached(3, 9, 100); ok {
+		t.Error("an entry of an earlier life is in memory")
+	}
+	st := s.State()
+	all, err := s.ReadAt(0, int(st.End))
+	must(t, err)
+	if b, err := disk.ReadAt(0, int(st.End)); err != nil || !bytes.Equal(all, b) {
+		t.Errorf("the whole log differs: %v", err)
+	}
+	for _, err := range []error{third(s.Read(end, end+1, 9)), second(s.ReadAt(st.End-1, 2)), second(s.Term(end)), third(s.Entry(end)), third(s.Pos(end))} {
+		if !errors.Is(err, ErrOutOfRange) {
+			t.Errorf("behind the end: %v", err)
+		}
+	}
+}
+
+// The leader's stamp sees each entry in order, with its position, before the checksums are made, and may change the body.
+func TestStampChangesTheBody(t *testing.T) {
+	s := mustOpen(t, small(vfs.NewMem()))
+	own := [][]byte{[]byte("aaaa"), []byte("bbbb"), make([]byte, 150), []byte("cccc")}
+	n := 0
+	must(t, s.Append(0, 1, entry.MagicNormal, own, func(i int, index raft.Index, pos int64, b []byte) {
+		if i != n || index != raft.Index(i) || !bytes.Equal(b, own[i]) {
+			t.Errorf("stamp %d gets entry %d of the batch, index %d, body %q", n, i, index, b)
+		}
+		n++
+		copy(b, fmt.Sprintf("%04d", pos))
+	}))
+	must(t, s.Flush())
+	for i := range raft.Index(4) {
+		pos, _, err := s.Pos(i)
+		must(t, err)
+		p, _, err := s.Read(i, i+1, 0)
+		must(t, err)
+		e := bytes.Join(p, nil)
+		if want := fmt.Sprintf("%04d", pos); string(e[48:52]) != want || entry.Check(e) != nil {
+			t.Errorf("entry %d is %q, want it to begin with %s: %v", i, e[48:], want, entry.Check(e))
+		}
+	}
+	if string(own[0]) != "aaaa" {
+		t.Error("the stamp changed the caller's body")
+	}
+}
