@@ -156,8 +156,13 @@ func (c *Conn) Reply(ref Ref, a Answer, body ...[]byte) error {
 	h := Header{Serial: ref.serial, Code: a.Code, Flag: flagAnswer, Opaque: ref.opaque, Version: c.opt.version,
 		Language: Language, Remark: a.Remark, Ext: a.Ext}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.enqueue(&h, body)
+	err := c.enqueue(&h, body)
+	c.mu.Unlock()
+	if err == nil && c.queued.Load() > queueFactor*int64(c.opt.queueMax) {
+		err = ErrSlowPeer
+		c.fail(err)
+	}
+	return err
 }
 
 // ReplyUnsupported answers a request whose code nobody handles, in the original's words.
@@ -415,6 +420,10 @@ func (c *Conn) failCalls() (cause error) {
 // CopyMax is the size up to which a piece of a body is copied behind the header before it; larger ones become vector elements of their
 // own. A copied piece is free at once, but a push of 256 entries of 1 KiB takes half the CPU time when they are not copied.
 const CopyMax = 512
+
+// queueFactor times the bound of a queue closes its connection at once. Reading has stopped at the bound itself; beyond it come only
+// answers to requests that were read before, and of those a peer can have let many gather.
+const queueFactor = 4
 
 // bufferKept is the largest buffer of headers and small pieces that a connection keeps for the next round; it has two.
 const bufferKept = 256 << 10

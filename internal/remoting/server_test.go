@@ -332,3 +332,38 @@ func TestCloseWaitsForEverything(t *testing.T) {
 		t.Errorf("%d connections left", n)
 	}
 }
+
+// Requests may gather for long, as those that wait for new entries do, and be answered all at once: that, too, is bounded.
+func TestAnswersToGatheredRequestsAreBounded(t *testing.T) {
+	const queueMax = 100_000
+	h := new(silent)
+	inMemory(t, h, ClientConfig{}, func(t *testing.T, network *memNet, _ *Server, _ *Client) {
+		closed := make(chan error, 1)
+		s := NewServer(ServerConfig{Handler: h, QueueMax: queueMax, Closed: func(_ *Conn, cause error) { closed <- cause }})
+		defer s.Close()
+		go s.Serve(network.listen())
+		c, err := network.dial(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range int32(1000) {
+			if _, err := c.Write(request(1, i, "")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		sent := 0
+		for _, ref := range h.refs {
+			if err = h.conn.Reply(ref, Answer{Code: 200}, make([]byte, 10_000)); err != nil {
+				break
+			}
+			sent += 10_000
+		}
+		if !errors.Is(err, ErrSlowPeer) || sent > (queueFactor+1)*queueMax {
+			t.Errorf("after %d bytes: %v", sent, err)
+		}
+		if cause := <-closed; !errors.Is(cause, ErrSlowPeer) {
+			t.Errorf("closed for %v", cause)
+		}
+	})
+}
