@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -110,6 +111,9 @@ func (s *Store) expirable(now time.Time, force bool) (mark, error) {
 			}
 		}
 		b, err := s.ReadAt(next, entry.HeaderSize)
+		if errors.Is(err, ErrOutOfRange) {
+			break // the owner has cut the log meanwhile
+		}
 		if err != nil {
 			return none, err
 		}
@@ -117,8 +121,8 @@ func (s *Store) expirable(now time.Time, force bool) (mark, error) {
 		if err != nil {
 			return none, &DamageError{File: list[i+1].name, Index: -1, Err: err}
 		}
-		if h.Index-1 > commit {
-			break
+		if h.Index > commit {
+			break // the new first entry must stay, too: the owner may cut what is not committed
 		}
 		term, err := s.Term(h.Index - 1)
 		if err != nil {
