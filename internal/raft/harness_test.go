@@ -603,6 +603,8 @@ func (g *group) carry(l *link, m Message, delay Instant, early bool, life int) {
 func (n *node) deliver(m Message, asker int) {
 	if n.java != nil && !m.Type.IsAnswer() {
 		n.java.step(&m)
+	} else if n.java != nil {
+		n.java.told(&m)
 	}
 	n.act(func() {
 		if !m.Type.IsAnswer() {
@@ -617,6 +619,9 @@ func (n *node) deliver(m Message, asker int) {
 // propose hands k entries to this member's core.
 func (n *node) propose(k int) (Index, Status) {
 	first, s := Index(-1), StatusNotReady
+	if n.java != nil {
+		return n.java.propose(k)
+	}
 	n.act(func() {
 		if first, s = n.core.Propose(k); s == StatusOK {
 			batch := make([]entry, k)
@@ -690,6 +695,12 @@ func (n *node) checkCommit(from, to Index) {
 	if to >= Index(len(g.facts.committed)) && d.has(to) {
 		n.checkQuorum(to)
 	}
+	n.noteCommit(from, to)
+}
+
+// noteCommit notes what is committed, and checks it against what was (R2).
+func (n *node) noteCommit(from, to Index) {
+	g, d := n.g, &n.disk
 	for len(g.outside) > 0 && Index(len(g.facts.committed)) < min(d.first, to+1) {
 		g.facts.committed = append(g.facts.committed, entry{}) // by members that this group does not run
 	}
@@ -801,7 +812,9 @@ func (n *node) check() {
 func (g *group) leader() *node {
 	var best *node
 	for _, id := range g.ids {
-		if n := g.nodes[id]; n != nil && n.core != nil && n.core.role == Leader && (best == nil || n.core.term > best.core.term) {
+		n := g.nodes[id]
+		leads := n != nil && (n.core != nil && n.core.role == Leader || n.java != nil && n.java.role == Leader)
+		if leads && (best == nil || n.disk.term > best.disk.term) {
 			best = n
 		}
 	}

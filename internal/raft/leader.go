@@ -19,9 +19,9 @@ type progress struct {
 	// between equal (known to be equal; -1: none is) and differs (known to differ; -1: none is).
 	cmp            Index
 	equal, differs Index
-	doubt          int  // answers that a log of one entry gives, or a Java 0.4 node's internal error; 0 = the last was none
-	steps          int  // comparisons since the last restart
-	refusals       int  // refusals in a row since an append was taken
+	doubt          int // answers that a log of one entry gives, or a Java 0.4 node's internal error; 0 = the last was none
+	steps          int // comparisons since the last restart
+	refusals       int // refusals in a row since an append was taken
 	inflight       []request
 	waiting        bool
 	sentAt         Instant
@@ -30,6 +30,8 @@ type progress struct {
 	commit         Index   // commit index last sent
 	heard          Instant // last answer of any kind in this term
 	round          Index   // latest heartbeat round answered
+	again          Instant // send the heartbeat of this round once more, to a Java node that had to enter the term first; 0 = no
+	repeated       Index   // the last round in which that was done
 	ours           bool    // known to be of this implementation
 	told           bool    // EventStuck was reported
 }
@@ -115,7 +117,7 @@ func (c *Core) becomeLeader() {
 	c.durableAt = c.now
 	for _, p := range c.peers {
 		p.restart(c.log.last)
-		p.match, p.next, p.round, p.heard, p.commit, p.pushedAt, p.told, p.refusals = -1, c.log.last+1, 0, c.now, -1, 0, false, 0
+		p.match, p.next, p.round, p.heard, p.commit, p.pushedAt, p.told, p.refusals, p.again = -1, c.log.last+1, 0, c.now, -1, 0, false, 0, 0
 	}
 	c.preferred = c.now + preferredEvery
 	c.settleTaking()
@@ -150,6 +152,11 @@ func (c *Core) tickLeader() {
 		c.startBeat()
 		c.inherit()
 	}
+	for _, p := range c.peers {
+		if p.again != 0 && c.now >= p.again {
+			c.sendBeat(p)
+		}
+	}
 	switch {
 	case c.now >= c.contact()+Instant(c.baseTimeout()):
 		c.becomeCandidate() // no majority hears this leader (section 5.6)
@@ -174,6 +181,9 @@ func (c *Core) leaderDeadline() Instant {
 		d = min(d, c.preferred)
 	}
 	for _, p := range c.peers {
+		if p.again != 0 {
+			d = min(d, p.again)
+		}
 		switch {
 		case p.retryAt > c.now:
 			d = min(d, p.retryAt)
@@ -218,9 +228,14 @@ func (c *Core) startBeat() {
 	c.beat.round++
 	c.beat.due = c.now + Instant(c.cfg.Heartbeat)
 	for _, p := range c.peers {
-		c.send(Message{Type: MsgHeartbeat, To: p.id, Leader: c.cfg.ID, Term: c.term, Commit: -1, Index: c.beat.round})
+		c.sendBeat(p)
 	}
 	c.settleReads()
+}
+
+func (c *Core) sendBeat(p *progress) {
+	p.again = 0
+	c.send(Message{Type: MsgHeartbeat, To: p.id, Leader: c.cfg.ID, Term: c.term, Commit: -1, Index: c.beat.round})
 }
 
 func (c *Core) onHeartbeatAnswer(m *Message) {
@@ -236,6 +251,8 @@ func (c *Core) onHeartbeatAnswer(m *Message) {
 	}
 	p.heard = c.now
 	switch {
+	case m.Status == StatusTermNotReady && p.repeated < c.beat.round:
+		p.again, p.repeated = c.now+revotePause, c.beat.round
 	case m.Status == StatusOK:
 		p.round = max(p.round, min(m.Index, c.beat.round))
 		c.settleReads()
