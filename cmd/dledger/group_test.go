@@ -1,0 +1,268 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"dledger/client"
+)
+
+func TestAppendPrintsWhereEntriesLie(t *testing.T) {
+	peers, _ := startGroup(t, 3)
+	got := decode[appended](t, mustRun(t, "", "append", "-p", peers, "-d", "hello", "-c", "3", "--json"))
+	if len(got) != 3 || got[0].Index != got[1].Index-1 || got[1].Pos != got[0].Pos+53 || got[0].Term < 0 {
+		t.Errorf("%+v, want three entries of 53 bytes", got)
+	}
+	text := mustRun(t, "", "append", "-p", peers)
+	if want := fmt.Sprintf("index %d  pos %d  term %d\n", got[2].Index+1, got[2].Pos+53, got[0].Term); text != want {
+		t.Errorf("%q, want %q", text, want)
+	}
+}
+
+func TestAppendTakesALineForABody(t *testing.T) {
+	peers, _ := startGroup(t, 1)
+	var text strings.Builder
+	for i := range 5000 {
+		fmt.Fprintf(&text, "line %d\n", i)
+	}
+	long := strings.Repeat("x", 300_000) // longer than any buffer
+	got := decode[appended](t, mustRun(t, text.String()+"\n"+long, "append", "-p", peers, "-f", "-", "--json"))
+	if len(got) != 5002 {
+		t.Fatalf("%d entries, want 5002", len(got))
+	}
+	name := filepath.Join(t.TempDir(), "bodies")
+	if err := os.WriteFile(name, []byte("from a file\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mustRun(t, "", "append", "-p", peers, "-f", name)
+	bodies := mustRun(t, "", "get", "-p", peers, "-i", fmt.Sprint(got[0].Index), "-n", "10000", "--body")
+	if bodies != text.String()+"\n"+long+"\nfrom a file\n" {
+		t.Errorf("the bodies read back are others: %d bytes", len(bodies))
+	}
+}
+
+func TestABodyThatFitsNoEntryIsNamed(t *testing.T) {
+	peers, _ := startGroup(t, 1)
+	big := strings.Repeat("x", client.MaxBody+1)
+	code, stdout, stderr := command(t, "small\n"+big+"\n", "append", "-p", peers, "-f", "-")
+	if code != exitFailed || strings.Count(stdout, "\n") != 1 || !strings.Contains(stderr, "1 entries appended") || !strings.Contains(stderr, "line 2 of standard input") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+}
+
+func TestGetPrintsEntries(t *testing.T) {
+	peers, _ := startGroup(t, 1)
+	mustRun(t, "a\nb\xff\nc\n", "append", "-p", peers, "-f", "-")
+	first := firstNormal(t, peers)
+	at := fmt.Sprint(first)
+	if got, want := mustRun(t, "", "get", "-p", peers, "-i", at, "--body"), "a\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := mustRun(t, "", "get", "-p", peers, "-i", at); !strings.HasPrefix(got, at+"  term ") || !strings.HasSuffix(got, "  a\n") {
+		t.Errorf("%q", got)
+	}
+	got := decode[record](t, mustRun(t, "", "get", "-p", peers, "-i", at, "-n", "99", "--json"))
+	if len(got) != 3 || got[0].Body == nil || *got[0].Body != "a" || !bytes.Equal(got[1].BodyBase64, []byte("b\xff")) || got[1].Body != nil {
+		t.Errorf("%+v", got)
+	}
+	code, _, stderr := command(t, "", "get", "-p", peers, "-i", "999")
+	if code != exitFailed || !strings.Contains(stderr, "index 999") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+}
+
+// firstNormal is the index of the first entry that somebody appended: a leader may have written one of its own before.
+func firstNormal(t testing.TB, peers string) int64 {
+	t.Helper()
+	for _, r := range decode[record](t, mustRun(t, "", "get", "-p", peers, "-i", "0", "-n", "10", "--json")) {
+		if !r.Noop {
+			return r.Index
+		}
+	}
+	t.Fatal("no entry")
+	return -1
+}
+
+func TestTailFollowsTheLog(t *testing.T) {
+	peers, _ := startGroup(t, 3)
+	mustRun(t, "a\nb\nc\n", "append", "-p", peers, "-f", "-")
+	tail := start(t, "tail", "-p", peers, "-n", "2", "--body")
+	tail.out.wait(t, "b\nc\n")
+	mustRun(t, "", "append", "-p", peers, "-d", "later")
+	if got := tail.out.wait(t, "later\n"); got != "b\nc\nlater\n" {
+		t.Errorf("%q", got)
+	}
+	if code := tail.end(t); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+func TestStatusShowsEveryNode(t *testing.T) {
+	peers, _ := startGroup(t, 3)
+	mustRun(t, "", "append", "-p", peers, "-c", "10")
+	dead := fmt.Sprintf("%s;n9-127.0.0.1:%d", peers, freePort(t, 1, 0))
+	states := decode[groupState](t, mustRun(t, "", "status", "-p", dead, "--json"))
+	if len(states) != 1 || states[0].Group != "default" || states[0].Leader == "" || len(states[0].Nodes) != 3 {
+		t.Fatalf("%+v, want three nodes of default: n9 is no member", states)
+	}
+	for _, n := range states[0].Nodes {
+		if n.Term == nil || n.Leader != states[0].Leader || n.End == nil || *n.End < 9 || *n.Commit > *n.End || (n.Role == "leader") != (n.ID == n.Leader) {
+			t.Errorf("%+v", n)
+		}
+		if (len(n.Progress) == 2) != (n.Role == "leader") {
+			t.Errorf("%s %s shows the progress of %d", n.ID, n.Role, len(n.Progress))
+		}
+	}
+	text := mustRun(t, "", "status", "-p", peers)
+	for _, want := range []string{"group default\n", "leader", "follower", "n2  ", "holds entries up to"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s does not show %q", text, want)
+		}
+	}
+}
+
+func TestTransferHandsLeadershipOver(t *testing.T) {
+	peers, _ := startGroup(t, 3)
+	for _, to := range []string{"n2", "n0", "n1"} {
+		if got, want := mustRun(t, "", "transfer", "-p", peers, "-t", to), to+" leads group default\n"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if s := decode[groupState](t, mustRun(t, "", "status", "-p", peers, "--json"))[0]; s.Leader != to {
+			t.Errorf("leader %q, want %s", s.Leader, to)
+		}
+	}
+	code, _, stderr := command(t, "", "transfer", "-p", peers, "-t", "n8")
+	if code != exitFailed || !strings.Contains(stderr, "n8") {
+		t.Errorf("to nobody: exit code %d, stderr %q", code, stderr)
+	}
+}
+
+func TestBenchMeasures(t *testing.T) {
+	peers, _ := startGroup(t, 3)
+	for _, protocol := range []string{"auto", "json"} {
+		m := decode[measured](t, mustRun(t, "", "bench", "log", "-p", peers, "-n", "2000", "--size", "100", "--protocol", protocol, "--json"))[0]
+		if m.Entries != 2000 || m.PerSecond <= 0 || m.Latency.P50 <= 0 || m.Latency.P50 > m.Latency.P99 || m.Latency.P99 > m.Latency.Max || len(m.Failed) != 0 {
+			t.Errorf("%s: %+v", protocol, m)
+		}
+	}
+	from := time.Now()
+	text := mustRun(t, "", "bench", "log", "-p", peers, "--duration", "100ms", "--inflight", "4")
+	if took := time.Since(from); !strings.Contains(text, "latency ms: p50") || took > limit/2 {
+		t.Errorf("%q after %v", text, took)
+	}
+}
+
+func TestHistogramIsCloseToTheTruth(t *testing.T) {
+	var h histogram
+	var all []time.Duration
+	for i := range 100_000 {
+		d := time.Duration(i*i) * 7 % (10 * time.Second)
+		all = append(all, d)
+		h.add(d)
+	}
+	slices.Sort(all)
+	for _, q := range []float64{0, 0.01, 0.5, 0.9, 0.99, 0.999, 1} {
+		want := all[min(int(q*float64(len(all))), len(all)-1)]
+		got := h.at(q)
+		if float64(got) < 0.98*float64(want) || float64(got) > 1.02*float64(want)+1 {
+			t.Errorf("quantile %v: %v, want about %v", q, got, want)
+		}
+	}
+	h.add(1<<63 - 1) // the longest there is has a class, too
+	if got := h.at(1); got != 1<<63-1 {
+		t.Errorf("maximum %v", got)
+	}
+}
+
+func TestDumpAndVerifyReadANodesDirectory(t *testing.T) {
+	peers, dir := startGroup(t, 3)
+	mustRun(t, "", "append", "-p", peers, "-d", "findme", "-c", "100")
+	n0 := filepath.Join(dir, "dledger-n0")
+	waitForCommit(t, peers)
+
+	entries := decode[dumpedEntry](t, mustRun(t, "", "dump", "--dir", n0, "--body", "--json"))
+	if n := len(entries); n < 100 || entries[n-1].Body == nil || *entries[n-1].Body != "findme" || entries[n-1].At != entries[n-1].Pos {
+		t.Fatalf("%d entries, the last %+v", n, entries[len(entries)-1])
+	}
+	last := entries[len(entries)-1]
+	records := decode[dumpedRecord](t, mustRun(t, "", "dump", "--dir", n0, "--index", "--json"))
+	if n := len(records); n != len(entries) || records[n-1].Pos != last.Pos || records[n-1].Index != last.Index {
+		t.Errorf("%d records, the last %+v, want %d up to %+v", n, records[n-1], len(entries), last)
+	}
+	if got := decode[dumpedEntry](t, mustRun(t, "", "dump", "--dir", n0, "--from", "7", "--to", "9", "--json")); len(got) != 3 || got[0].Index != 7 {
+		t.Errorf("--from 7 --to 9: %+v", got)
+	}
+	if got := decode[dumpedEntry](t, mustRun(t, "", "dump", "--dir", n0, "--pos", fmt.Sprint(entries[49].Pos+1), "--to", "51", "--json")); len(got) != 2 || got[0].Index != 50 {
+		t.Errorf("--pos behind entry 49: %+v", got)
+	}
+	if text := mustRun(t, "", "dump", "--dir", n0, "--from", fmt.Sprint(last.Index), "-b"); !strings.HasSuffix(text, "  findme\n") {
+		t.Errorf("%q", text)
+	}
+
+	// A server runs on it.
+	if text := mustRun(t, "", "verify", "--dir", n0); !strings.Contains(text, fmt.Sprintf("entries 0 to %d", last.Index)) {
+		t.Errorf("%q", text)
+	}
+	if text := mustRun(t, "", "verify", "--dir", n0, "--against", filepath.Join(dir, "dledger-n1")); !strings.Contains(text, "byte-identical") {
+		t.Errorf("%q", text)
+	}
+	code, _, stderr := command(t, "", "verify", "--dir", dir)
+	if code != exitFailed || !strings.Contains(stderr, "dledger-n2") {
+		t.Errorf("several nodes: exit code %d, stderr %q", code, stderr)
+	}
+}
+
+// waitForCommit waits until all nodes have told that everything is committed.
+func waitForCommit(t testing.TB, peers string) {
+	t.Helper()
+	late := time.Now().Add(limit)
+	for time.Now().Before(late) {
+		s := decode[groupState](t, mustRun(t, "", "status", "-p", peers, "--json"))[0]
+		if !slices.ContainsFunc(s.Nodes, func(n nodeState) bool { return n.Commit == nil || *n.Commit != *s.Nodes[0].End }) {
+			return
+		}
+	}
+	t.Fatal("not everything is committed everywhere")
+}
+
+func TestVerifyNamesFileAndOffsetOfDamage(t *testing.T) {
+	dir := t.TempDir()
+	port := freePort(t, 1, 0)
+	peers := fmt.Sprintf("n0-127.0.0.1:%d", port)
+	server := start(t, "server", "-p", peers, "-s", dir, "--set", "mappedFileSizeForEntryData=1048576", "--set", "mappedFileSizeForEntryIndex=1048576")
+	mustRun(t, "", "append", "-p", peers, "-c", "100", "-d", "0123456789")
+	if code := server.end(t); code != 0 {
+		t.Fatalf("server: exit code %d", code)
+	}
+	mustRun(t, "", "verify", "--dir", dir) // the base directory of one node
+	var hit dumpedEntry
+	for _, e := range decode[dumpedEntry](t, mustRun(t, "", "dump", "--dir", dir, "--json")) {
+		if e.Index == 50 {
+			hit = e
+		}
+	}
+	f, err := os.OpenFile(hit.File, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("X"), hit.Offset+48+3); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := command(t, "", "verify", "--dir", dir)
+	if code != exitFailed || !strings.Contains(stderr, hit.File) || !strings.Contains(stderr, fmt.Sprint(hit.Offset)) || !strings.Contains(stderr, "entry 50") {
+		t.Errorf("exit code %d, stderr %q, want %s at byte %d", code, stderr, hit.File, hit.Offset)
+	}
+	code, _, stderr = command(t, "", "dump", "--dir", dir)
+	if code != exitFailed || !strings.Contains(stderr, hit.File) {
+		t.Errorf("dump: exit code %d, stderr %q", code, stderr)
+	}
+}
