@@ -20,14 +20,16 @@ var seedFlag = flag.Int64("seed", 0, "run only this seed of a random test")
 // after every turn. Then all faults end, and within a bounded time there must be a leader, a new entry committed by
 // everybody, and equal logs that hold all that was ever committed; and the group must then be quiet.
 //
-// RAFT_RUNS sets the number of runs. One run again: go test ./internal/raft -run RandomFaults -seed N
+// There are up to 2500 runs, or as many as fit into ten seconds; RAFT_RUNS sets their number, whatever it takes. One run again:
+// go test ./internal/raft -run RandomFaults -seed N
 func TestRandomFaults(t *testing.T) {
 	runs, first := 2500, time.Now().UnixNano()%1e9*10_000
 	if testing.Short() {
 		runs = 300
 	}
+	deadline := time.Now().Add(10 * time.Second)
 	if k, err := strconv.Atoi(os.Getenv("RAFT_RUNS")); err == nil {
-		runs = k
+		runs, deadline = k, time.Now().Add(24*time.Hour)
 	}
 	if *seedFlag != 0 {
 		life(t, *seedFlag, true)
@@ -38,7 +40,7 @@ func TestRandomFaults(t *testing.T) {
 	for w := range workers {
 		t.Run(strconv.Itoa(w), func(t *testing.T) {
 			t.Parallel()
-			for k := w; k < runs && !t.Failed(); k += workers {
+			for k := w; k < runs && !t.Failed() && time.Now().Before(deadline); k += workers {
 				life(t, first+int64(k), false)
 			}
 		})
