@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"time"
 
@@ -253,6 +254,11 @@ func (c *Client) pump() {
 		return
 	}
 	c.pumping = true
+	c.mu.Unlock()
+	// Whoever was woken by the same answer as the caller gets a chance to put its next append in line: one full request costs all
+	// nodes less than two small ones.
+	runtime.Gosched()
+	c.mu.Lock()
 	for {
 		f, ended := c.next()
 		if f == nil && ended == nil {
