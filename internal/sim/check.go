@@ -170,11 +170,15 @@ func (k *checker) cut(n *node, last raft.Index) {
 	if c := n.loop.Commit(); last < c {
 		k.w.violate("R5: %s cuts behind %d, but has committed up to %d", n.id, last, c)
 	}
-	if n.durable.index > last {
-		t, _ := n.store.Term(last)
-		n.durable = mark{last, t}
+	t, err := n.store.Term(last)
+	if err != nil {
+		t = raft.UnknownTerm
 	}
-	n.flushed.index = min(n.flushed.index, last)
+	for _, m := range []*mark{&n.flushed, &n.durable} {
+		if m.index > last {
+			*m = mark{last, t}
+		}
+	}
 }
 
 // reset is called before n drops its log to continue with entry next.
@@ -314,7 +318,7 @@ func (k *checker) turned(n *node) {
 	case c < n.commit:
 		w.violate("R7: the commit index of %s falls from %d to %d", n.id, n.commit, c)
 		return
-	case c > n.flushed.index:
+	case c > n.flushed.index && c > n.lastStored(): // the former alone where a reset has failed
 		w.violate("R7: %s has commit index %d and last entry %d", n.id, c, n.flushed.index)
 		return
 	case c > n.commit:

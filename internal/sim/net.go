@@ -346,7 +346,7 @@ func (w *world) fail(c *call) {
 // askLeader stands in for a pre-vote towards a member that is not known to be ours: one that knows no leader would vote.
 func (w *world) askLeader(l *link, m raft.Message) {
 	n := l.from
-	n.after(2*raft.Instant(w.setup.latency), func() {
+	n.after(raft.Instant(w.chance.Int64N(2*int64(w.setup.latency))), func() {
 		a := raft.Message{Type: raft.MsgPreVoteAnswer, From: l.to.id, To: n.id, Vote: raft.VoteAccept, Term: m.Term, Last: m.Last}
 		switch back := w.link(l.to.id, n.id); {
 		case l.cut || back.cut || !l.to.up:

@@ -191,6 +191,9 @@ func (n *node) down(keep vfs.Keep) {
 
 // afterCut ends a life whose power went away in the middle of a call.
 func (n *node) afterCut() {
+	if n.up {
+		n.w.check.turned(n) // what it said before stays said
+	}
 	k, what := keep(n.chance)
 	n.w.say(n, "power cut in the middle of a call; of what was not synced stays: %s", what)
 	n.down(k)

@@ -84,6 +84,7 @@ func draw(seed uint64) *setup {
 	s.ackWait = pick(r, 300*time.Millisecond, 2500*time.Millisecond)
 
 	heartbeat := pick(r, 40*time.Millisecond, 100*time.Millisecond, 200*time.Millisecond)
+	s.latency = min(s.latency, heartbeat/20) // timers are made for a network that is quicker than they are
 	minVote := heartbeat / 4
 	maxVote := minVote + heartbeat
 	s.core = raft.Config{
