@@ -208,6 +208,9 @@ func (r *Replica) Drain(ctx context.Context) {
 	r.mu.Lock()
 	r.leaving = true
 	r.mu.Unlock()
+	if !r.Call(func() {}) { // the snapshots below are of later turns than the last proposals, which a turn takes in behind its calls
+		return
+	}
 	for {
 		changed := r.Changed()
 		if s, err := r.Snapshot(ctx); err != nil || s.Waiting == 0 || s.Err != nil {

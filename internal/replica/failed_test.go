@@ -28,7 +28,8 @@ func (brokenLog) Full() bool                                                 { r
 // A replica whose disk has failed publishes no commit index that its log may not hold (R7), and still answers its readers (R9).
 func TestFailedDiskFreezesTheCommitIndexAndAnswersReads(t *testing.T) {
 	r := New(Config{
-		Core: raft.Config{ID: "n0", Members: []raft.ID{"n0"}, Heartbeat: time.Second, HeartbeatLeak: 3, MaxVoteInterval: time.Second, VoteWait: time.Second,
+		Core: raft.Config{ID: "n0", Members: []raft.ID{"n0"}, Heartbeat: time.Second, HeartbeatLeak: 3, MinVoteInterval: time.Second, MaxVoteInterval: 2 * time.Second,
+			MinTakeInterval: time.Second, MaxTakeInterval: 2 * time.Second, VoteWait: time.Second, PushTimeout: time.Second,
 			MaxPending: 10, MaxEntries: 10, MaxInflight: 1, Rand: func(int64) int64 { return 0 }},
 		Initial: raft.Initial{First: 0, Last: -1, PrevTerm: -1, Commit: -1, Abstain: -1},
 		Log:     brokenLog{}, AckWait: time.Second, PendingBytes: 1000, Logger: slog.New(slog.DiscardHandler),
