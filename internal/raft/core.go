@@ -142,7 +142,7 @@ type Event struct {
 // Java original). It is not safe for concurrent use: one loop owns it.
 //
 //  1. term and vote change only together with SaveTerm in the next Ready (R6), but for a failed disk, on which nothing is voted;
-//  2. commit never falls and never exceeds last (R7);
+//  2. commit never exceeds last, and never falls once a Ready has published it (R7);
 //  3. every request given to Step is answered by exactly one message with its Ref (R9).
 type Core struct {
 	cfg    Config
@@ -232,6 +232,10 @@ func (c *Core) check(in Initial) {
 	if !slices.Contains(c.cfg.Members, c.cfg.ID) {
 		panic(fmt.Sprintf("raft: %q is not one of the members %v", c.cfg.ID, c.cfg.Members))
 	}
+	if f := &c.cfg; f.Heartbeat <= 0 || f.HeartbeatLeak <= 0 || f.MinVoteInterval <= 0 || f.MinTakeInterval <= 0 || f.VoteWait <= 0 || f.PushTimeout <= 0 ||
+		f.MaxInflight <= 0 || f.MaxEntries <= 0 || f.MaxPending <= 0 {
+		panic(fmt.Sprintf("raft: durations and bounds of the configuration must be positive: %+v", *f))
+	}
 	if in.Commit > in.Last || in.First > in.Last+1 || in.Term < c.log.lastTerm() {
 		panic(fmt.Sprintf("raft: R7: recovered state does not fit together: %+v", in))
 	}
@@ -263,7 +267,7 @@ type PeerStatus struct {
 	Match    Index  // entries up to here are stored there, durably if the group is
 	Next     Index
 	Inflight int
-	Heard    Instant // last answer; 0 = none yet in this term
+	Heard    Instant // last answer, or when its leadership began
 }
 
 // Peers is the leader's view of the others; nil unless this node leads.

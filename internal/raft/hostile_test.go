@@ -91,8 +91,6 @@ func abuse(t *testing.T, b []byte) {
 			c.Expired(min(Index(next()), c.Commit()+1, c.DurableTo()+1, c.Last()))
 		case k < 50:
 			c.Connected(id(), next()%2 == 0)
-		case k < 55:
-			c.Transfer(now, id())
 		case k < 57:
 			c.ReadIndex(1)
 		case k == 57:

@@ -28,7 +28,7 @@ type progress struct {
 	retryAt        Instant // nothing is sent before; 0 = no pause
 	pushedAt       Instant // last push of any kind
 	commit         Index   // commit index last sent
-	heard          Instant // last answer of any kind in this term
+	heard          Instant // last answer of one that follows, or when this term began
 	round          Index   // latest heartbeat round answered
 	again          Instant // send the heartbeat of this round once more, to a Java node that had to enter the term first; 0 = no
 	repeated       Index   // the last round in which that was done
@@ -76,7 +76,6 @@ type beat struct {
 // read is a ReadIndex request that waits for heartbeat round to be answered by a majority.
 type read struct {
 	ref   uint64
-	index Index // -1 until everything inherited is committed
 	round Index
 }
 
@@ -249,11 +248,11 @@ func (c *Core) onHeartbeatAnswer(m *Message) {
 	if c.role != Leader {
 		return
 	}
-	p.heard = c.now
 	switch {
 	case m.Status == StatusTermNotReady && p.repeated < c.beat.round:
 		p.again, p.repeated = c.now+revotePause, c.beat.round
 	case m.Status == StatusOK:
+		p.heard = c.now
 		p.round = max(p.round, min(m.Index, c.beat.round))
 		c.settleReads()
 	case m.Status == StatusInconsistentLeader && m.Term == c.term:
@@ -272,7 +271,7 @@ func (c *Core) ReadIndex(ref uint64) {
 		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: ref})
 		return
 	}
-	c.reads = append(c.reads, read{ref: ref, index: -1, round: c.beat.round + 1})
+	c.reads = append(c.reads, read{ref: ref, round: c.beat.round + 1})
 	c.settleReads()
 }
 
@@ -451,10 +450,10 @@ func (c *Core) onPushAnswer(m *Message) {
 	if c.role != Leader {
 		return
 	}
-	p.heard = c.now
 	if m.Term != c.term {
 		return // it speaks of an earlier leadership, and of entries that may be gone
 	}
+	p.heard = c.now
 	switch m.Type {
 	case MsgAppendAnswer:
 		c.onAppendAnswer(p, m)

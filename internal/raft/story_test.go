@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "rewrite the traces of testdata/*.txt")
 // at the end the state of every member. An empty line ends a trace and goes on with more commands on the same group. Lines that
 // begin with # are comments. `go test -run Stories -update` rewrites the traces.
 //
-//	cluster n0 n1 n2 [compat=0.4] [java=j1,…] [quiet]   the members; those of java are played by the story
+//	cluster n0 n1 n2 [compat=0.4] [java=j1,…] [preferred=n1] [pending=10] [election=off]   the members; those of java are played by the story
 //	disk n0 log=1x3,2 [term=2] [vote=n1] [commit=1] [first=1] [prev=0] [abstain=5]   before start; a log of 3 entries of term 1 and 1 of term 2
 //	start [n0 …]               all by default
 //	elect n0                   it campaigns until it leads, unseen; members played by the story do not vote
@@ -83,10 +83,8 @@ type story struct {
 	g       *group
 	java    []ID
 	shown   string
-	quiet   bool
 	trace   strings.Builder
 	waiting map[ID][]Message // requests to members played by the story
-	lastRef uint64
 }
 
 func (s *story) command(line string) error {

@@ -22,12 +22,6 @@ type taking struct {
 // takingLeadership tells whether this node is campaigning at the leader's request.
 func (c *Core) takingLeadership() bool { return c.taking.ref != 0 && c.taking.term == c.term }
 
-// Transfer starts a hand-over of this leader's own accord; the outcome is seen as a change of role, or Transferring turns false.
-func (c *Core) Transfer(now Instant, to ID) Status {
-	c.now = now
-	return c.startTransfer(Message{Transferee: to, Term: c.term}, 0)
-}
-
 // onTransfer serves the request of a client at the leader, and of the leader at the transferee.
 func (c *Core) onTransfer(m *Message) {
 	switch {
