@@ -40,19 +40,20 @@ func (t *tail) reset(m mark) {
 	*t = tail{last: m, chunks: t.chunks[:0], writes: t.writes[:0], records: t.records[:0], from: m.index + 1, indexFiles: t.indexFiles[:0]}
 }
 
-// plan is where a batch of entries goes: computed, and its space reserved, before anything is staged.
+// plan is the end of the log as a batch is placed, entry by entry, before anything of it is staged.
 type plan struct {
 	end  int64
 	last raft.Index
 }
 
-// place gives the position of the next entry of size bytes, and makes sure that the files for it exist.
+// place gives the position of the next entry of size bytes. It makes sure that the files for it are there, at the batch's first entry and where
+// one begins a file.
 func (s *Store) place(p *plan, size int) (int64, error) {
 	if size > entry.MaxSize || int64(size)+entry.BlankSize > s.data.size {
 		return 0, fmt.Errorf("%w: %d bytes", ErrTooLarge, size)
 	}
 	pos, _ := entry.Place(p.end, size, s.data.size)
-	if pos == s.firstPosOfNewFile(pos) || p.end == s.tail.last.end {
+	if pos%s.data.size == 0 || p.end == s.tail.last.end {
 		if _, err := s.obtain(&s.data, pos); err != nil {
 			return 0, err
 		}
@@ -65,14 +66,6 @@ func (s *Store) place(p *plan, size int) (int64, error) {
 	}
 	p.end = pos + int64(size)
 	return pos, nil
-}
-
-// firstPosOfNewFile gives pos where a file begins there, and -1 elsewhere.
-func (s *Store) firstPosOfNewFile(pos int64) int64 {
-	if pos%s.data.size == 0 {
-		return pos
-	}
-	return -1
 }
 
 // Append encodes, places, stamps, seals and stages entries first, first+1, … of term, which must continue the log. The bodies are

@@ -27,7 +27,7 @@ func (s *Store) Sync() (raft.Index, error) {
 		return -1, err
 	}
 	lost := s.reached(target)
-	err := s.side.note(func(m *meta) { m.durable, m.flushed, m.lost = target, target, lost })
+	err := s.side.note(func(m *meta) { m.durable, m.lost = target, lost })
 	if err == nil && unsealed {
 		// Entries of a Java leader carry no checksum: after a power cut nothing tells a torn one from a whole one but the durable
 		// index, so that has to be exact.
@@ -80,18 +80,19 @@ func (s *Store) checkpointLocked(clean bool) error {
 	if e := s.failure.Load(); e != nil {
 		return *e
 	}
-	s.mu.RLock()
-	target, commit := s.last, s.commit
-	s.mu.RUnlock()
-	if err := s.syncAll(); err != nil {
+	target, commit, err := s.syncAll()
+	if err != nil {
 		return err
 	}
 	lost := s.reached(target)
 	if s.side.holds(target, commit, clean) {
 		return nil
 	}
-	err := s.side.save(func(m *meta) {
-		m.flushed, m.durable, m.checkpoint, m.commit, m.lost, m.clean = target, target, target, max(m.commit, commit), lost, clean
+	err = s.side.save(func(m *meta) {
+		if m.flushed.index < target.index || clean { // the owner may have noted a later one
+			m.flushed = target
+		}
+		m.durable, m.checkpoint, m.commit, m.lost, m.clean = target, target, max(m.commit, commit), lost, clean
 	})
 	if err != nil {
 		return s.fail(err)
@@ -99,21 +100,22 @@ func (s *Store) checkpointLocked(clean bool) error {
 	return s.writeCheckpoint(commit, target.index)
 }
 
-// syncAll syncs data and index files. What was flushed before the call is durable after it, records and all. The caller holds ioMu.
-func (s *Store) syncAll() error {
+// syncAll syncs data and index files, and gives the last entry that is durable by it, record and all, and the commit index. The caller holds ioMu.
+func (s *Store) syncAll() (target mark, commit raft.Index, err error) {
 	s.mu.Lock()
 	dirty, dirtyIdx := s.dirty, s.dirtyIdx
 	s.dirty, s.dirtyIdx, s.unsealed = nil, nil, false
+	target, commit = s.last, s.commit
 	s.mu.Unlock()
 	if err := s.syncData(dirty); err != nil {
-		return err
+		return target, commit, err
 	}
 	for _, f := range dirtyIdx {
 		if err := f.Datasync(); err != nil {
-			return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
+			return target, commit, s.fail(fmt.Errorf("sync %s: %w", f.name, err))
 		}
 	}
-	return nil
+	return target, commit, nil
 }
 
 const checkpointName = "checkpoint"

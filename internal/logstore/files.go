@@ -185,36 +185,35 @@ func (s *Store) prepare(l *files, off int64) {
 }
 
 // dropFrom removes the files that begin at pos or later, newest first, and gives the directories that have to be synced.
-// The caller holds createMu.
+// The caller holds createMu, and ioMu unless the files are empty.
 func (s *Store) dropFrom(l *files, pos int64) (dirs []string, err error) {
 	l.next.Store(-1)
 	s.mu.Lock()
-	i := sort.Search(len(l.list), func(i int) bool { return l.list[i].off >= pos })
-	gone := slices.Clone(l.list[i:])
-	clear(l.list[i:])
-	l.list = l.list[:i]
+	gone := s.detach(l, sort.Search(len(l.list), func(i int) bool { return l.list[i].off >= pos }), len(l.list))
 	s.mu.Unlock()
 	slices.Reverse(gone)
 	return s.unlink(gone)
 }
 
-// dropBefore removes the files that end at pos or earlier from the list and gives them, oldest first, for unlink.
+// dropBefore takes the files that end at pos or earlier out of the list and gives them, oldest first, for unlink. The caller holds createMu and ioMu.
 func (s *Store) dropBefore(l *files, pos int64) []*file {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := sort.Search(len(l.list), func(i int) bool { return l.list[i].off+l.size > pos })
-	gone := slices.Clone(l.list[:i])
-	l.list = slices.Delete(l.list, 0, i)
+	return s.detach(l, 0, sort.Search(len(l.list), func(i int) bool { return l.list[i].off+l.size > pos }))
+}
+
+// detach takes files [lo, hi) out of a list, also for Sync, and gives them. The caller holds mu.
+func (s *Store) detach(l *files, lo, hi int) []*file {
+	gone := slices.Clone(l.list[lo:hi])
+	l.list = slices.Delete(l.list, lo, hi)
+	s.dirty = without(s.dirty, gone)
+	s.dirtyIdx = without(s.dirtyIdx, gone)
 	return gone
 }
 
 // unlink removes files that are no longer in a list, and gives their directories, each once.
 func (s *Store) unlink(gone []*file) (dirs []string, err error) {
 	var errs []error
-	s.mu.Lock()
-	s.dirty = without(s.dirty, gone)
-	s.dirtyIdx = without(s.dirtyIdx, gone)
-	s.mu.Unlock()
 	for _, f := range gone {
 		if err := s.fs.Remove(f.name); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
@@ -227,8 +226,12 @@ func (s *Store) unlink(gone []*file) (dirs []string, err error) {
 	return dirs, errors.Join(errs...)
 }
 
+// without gives list less what is gone, in new memory: a sync may be at work on the old.
 func without(list, gone []*file) []*file {
-	return slices.DeleteFunc(list, func(f *file) bool { return slices.Contains(gone, f) })
+	if len(gone) == 0 {
+		return list
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(f *file) bool { return slices.Contains(gone, f) })
 }
 
 // syncDirs syncs each directory.

@@ -493,7 +493,7 @@ func (r *recovery) settle() error {
 		}
 	}
 	r.unsynced()
-	if err := s.syncAll(); err != nil {
+	if _, _, err := s.syncAll(); err != nil {
 		return err
 	}
 	s.durable = s.last
