@@ -88,7 +88,7 @@ func ours(t *testing.T) harness.Kind {
 // java is the original of generation g.
 func java(t *testing.T, g original.Generation) harness.Kind {
 	t.Helper()
-	kit, err := original.Fetch(t.Context(), g)
+	kit, err := original.Fetch(within(t, 5*time.Minute), g)
 	if errors.Is(err, original.ErrUnavailable) && os.Getenv("CI") != "true" {
 		t.Skip(err)
 	}

@@ -55,6 +55,7 @@ func Start(argv []string, dir, log string, line func([]byte)) (*Process, error) 
 			for s := bufio.NewScanner(out); s.Scan(); {
 				line(s.Bytes())
 			}
+			_, _ = io.Copy(io.Discard, out) // behind a line too long for the scanner; a full pipe would hold the process up
 		}
 		p.err = p.cmd.Wait()
 		close(p.done)
