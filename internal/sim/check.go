@@ -438,7 +438,7 @@ func (k *checker) audit() {
 			continue
 		}
 		if n.paused > 0 {
-			n.troubled = w.now
+			n.trouble(w.now)
 		}
 		rest := n.open[:0]
 		for _, c := range n.open {

@@ -296,7 +296,7 @@ func (w *world) pauseNode(r *rand.Rand, n *node) string {
 		if n.paused > 0 {
 			n.paused--
 		}
-		n.troubled = w.now
+		n.trouble(w.now)
 	})
 	return fmt.Sprintf("%s pauses for %v", n.id, time.Duration(d))
 }

@@ -222,6 +222,9 @@ func (n *node) runnable() raft.Instant {
 	return max(n.turnAt, n.busy)
 }
 
+// trouble notes that nothing can be asked of the member until t.
+func (n *node) trouble(t raft.Instant) { n.troubled = max(n.troubled, t) }
+
 func (n *node) turn() {
 	w := n.w
 	if n.inputAt < w.now-patience && n.troubled < n.inputAt {
@@ -245,7 +248,7 @@ func (n *node) turn() {
 	}
 	n.busy = w.now + 5_000 + raft.Instant(n.disk.syncs)*n.syncTakes()/4
 	if n.busy > w.now+patience/2 {
-		n.troubled = max(n.troubled, n.busy)
+		n.trouble(n.busy)
 	}
 	n.turnAt = max(min(n.turnAt, n.when(deadline)), n.busy) // something may have arrived during the turn
 	w.check.turned(n)
@@ -316,7 +319,7 @@ func (n *node) beginSync() {
 
 func (n *node) endSync(early bool, err error) {
 	if left := n.hangTill - n.w.now; left > 0 {
-		n.troubled = n.hangTill
+		n.trouble(n.hangTill)
 		n.after(left, func() { n.endSync(early, err) })
 		return
 	}

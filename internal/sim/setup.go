@@ -111,7 +111,8 @@ func draw(seed uint64) *setup {
 func (s *setup) store() logstore.Config {
 	return logstore.Config{
 		DataFileSize: s.dataSize, IndexFileSize: s.indexSize, Compat: s.compat, CacheBytes: s.cache, Inline: true,
-		Retention: logstore.Retention{ReservedHours: 1, DeleteWhen: "0;1;2;3;4;5;6;7;8;9;10;11;12;13;14;15;16;17;18;19;20;21;22;23", ForceClean: true},
+		Retention: logstore.Retention{ReservedHours: 1, DeleteWhen: "0;1;2;3;4;5;6;7;8;9;10;11;12;13;14;15;16;17;18;19;20;21;22;23",
+			ForceClean: !s.strangers},
 	}
 }
 

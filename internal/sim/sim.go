@@ -239,9 +239,15 @@ func (w *world) heal() {
 	}
 	w.say(nil, "the storm is over; healed for good: %v", w.trusted)
 	w.mend()
-	for _, l := range w.links {
-		if w.trusted[l.from.no] != w.trusted[l.to.no] && !l.cut {
-			l.cut = r.IntN(3) > 0 // broken it is, but in many ways
+	for _, n := range w.nodes {
+		if w.trusted[n.no] {
+			continue
+		}
+		in, out := r.IntN(3) > 0, r.IntN(3) > 0 // it is cut off, or hears without being heard, or the reverse, or is only ill itself
+		for _, l := range w.links {
+			if l.to == n || l.from == n {
+				l.cut, l.noise = l.to == n && in || l.from == n && out, noise{}
+			}
 		}
 	}
 	w.written = 0
@@ -260,7 +266,7 @@ func (w *world) mend() {
 		n.disk.looksUsed(-1)
 		n.disk.fail, n.disk.cutIn = "", 0
 		n.slowTill, n.hangTill, n.paused = 0, min(n.hangTill, w.now), 0
-		n.troubled = w.now
+		n.trouble(w.now)
 		if n.up && n.failing {
 			n.down(nil)
 		}
