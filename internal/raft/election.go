@@ -176,6 +176,9 @@ func (c *Core) onVoteAnswer(m *Message) {
 	if c.role != Candidate || k.phase != asking || m.Last != k.round || k.pre != (m.Type == MsgPreVoteAnswer) {
 		return
 	}
+	if m.Vote == VoteAccept && !k.pre && m.Term != c.term {
+		return // no vote for this term
+	}
 	for i, p := range c.peers {
 		if p.id == m.From {
 			k.results[i], k.status[i] = m.Vote, m.Status

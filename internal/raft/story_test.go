@@ -252,17 +252,12 @@ func (s *story) cluster(words []string, args map[string]string) error {
 	for _, id := range s.java {
 		delete(g.nodes, id)
 		g.outside[id] = func(m *Message) {
-			if !m.Type.IsAnswer() && (m.IsVoteOrPush() || m.Type == MsgHeartbeat || m.Type == MsgTransfer) {
+			if !m.Type.IsAnswer() {
 				s.waiting[id] = append(s.waiting[id], *m)
 			}
 		}
 	}
 	return nil
-}
-
-// IsVoteOrPush tells the requests that a story answers by hand.
-func (m *Message) IsVoteOrPush() bool {
-	return m.Type == MsgVote || m.Type == MsgPreVote || m.Type.IsPush() || m.Type == MsgReset
 }
 
 func (s *story) shows(t MsgType) bool {
