@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"dledger/internal/raft"
@@ -13,7 +14,7 @@ import (
 
 // sink is a leader on a loopback socket that acknowledges everything at once and keeps nothing: what is measured is the client, the
 // sockets and the codecs.
-type sink struct{}
+type sink struct{ requests *atomic.Int64 } // appends
 
 func (sink) Idle(*remoting.Conn) {}
 
@@ -26,9 +27,11 @@ func (s sink) Handle(c *remoting.Conn, req *remoting.Frame) {
 	case wire.CodeHello:
 		c.Reply(req.Ref(), ok, wire.EncodeJSON(wire.HelloResponse{Code: wire.ResultOK}))
 	case wire.CodeAppend:
+		s.requests.Add(1)
 		a := wire.AppendResponse{Base: wire.Base{Code: wire.ResultOK, Term: 1, LeaderID: "n0"}}
 		c.Reply(req.Ref(), ok, a.AppendTo(nil))
 	case wire.CodeAppendBatch:
+		s.requests.Add(1)
 		var a wire.AppendBatchRequest
 		if a.Decode(req.Body) != nil {
 			c.Close()
@@ -43,12 +46,13 @@ func (s sink) Handle(c *remoting.Conn, req *remoting.Frame) {
 	}
 }
 
-func benchClient(b *testing.B, cfg Config) *Client {
+func benchClient(b *testing.B, cfg Config) (*Client, *atomic.Int64) {
+	requests := new(atomic.Int64)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := remoting.NewServer(remoting.ServerConfig{Handler: sink{}})
+	s := remoting.NewServer(remoting.ServerConfig{Handler: sink{requests}})
 	go s.Serve(l)
 	b.Cleanup(func() { s.Close() })
 	cfg.Peers = map[string]string{"n0": l.Addr().String()}
@@ -60,7 +64,7 @@ func benchClient(b *testing.B, cfg Config) *Client {
 	if _, err := c.Leader(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	return c
+	return c, requests
 }
 
 // BenchmarkAppend is the client's own share of an append of 1 KiB, by how many goroutines append.
@@ -68,7 +72,7 @@ func BenchmarkAppend(b *testing.B) {
 	for name, cfg := range map[string]Config{"ours": {}, "json": {JSON: true}} {
 		for callers, label := range map[int]string{1: "1", 64: "64", 256: "256"} {
 			b.Run(name+"/"+label, func(b *testing.B) {
-				c := benchClient(b, cfg)
+				c, requests := benchClient(b, cfg)
 				body := make([]byte, 1024)
 				b.SetBytes(int64(len(body)))
 				b.ReportAllocs()
@@ -85,6 +89,7 @@ func BenchmarkAppend(b *testing.B) {
 					})
 				}
 				all.Wait()
+				b.ReportMetric(float64(b.N)/float64(requests.Load()), "entries/request")
 			})
 		}
 	}
@@ -94,7 +99,7 @@ func BenchmarkAppend(b *testing.B) {
 func BenchmarkGo(b *testing.B) {
 	for name, cfg := range map[string]Config{"ours": {}, "json": {JSON: true}} {
 		b.Run(name, func(b *testing.B) {
-			c := benchClient(b, cfg)
+			c, requests := benchClient(b, cfg)
 			body := make([]byte, 1024)
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
@@ -114,13 +119,14 @@ func BenchmarkGo(b *testing.B) {
 			for range cap(free) {
 				free <- struct{}{}
 			}
+			b.ReportMetric(float64(b.N)/float64(requests.Load()), "entries/request")
 		})
 	}
 }
 
 // BenchmarkGet reads entries of 1 KiB one by one from 64 goroutines.
 func BenchmarkGet(b *testing.B) {
-	c := benchClient(b, Config{})
+	c, _ := benchClient(b, Config{})
 	b.SetBytes(1024)
 	b.ReportAllocs()
 	b.ResetTimer()

@@ -31,7 +31,7 @@ type node struct {
 
 const (
 	findPauseMin = 10 * time.Millisecond
-	findPauseMax = 200 * time.Millisecond
+	findPauseMax = 100 * time.Millisecond
 	findTimeout  = time.Second // of one question; a node that hangs must not hold up the others' answers for longer
 	redirectMax  = 3           // two nodes that take each other for the leader must not keep a client busy
 )
