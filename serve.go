@@ -342,7 +342,7 @@ func (h handler) status(c *remoting.Conn, f *remoting.Frame) {
 		return
 	}
 	answer := func(a *wire.StatusResponse) { h.sent(c.Reply(ref, ok, wire.EncodeJSON(a))) }
-	if !l.loop.Ask(func(s replica.Snapshot) { answer(l.statusResponse(l.statusOf(s))) }) {
-		answer(&wire.StatusResponse{Code: wire.ResultInternalError, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Node: l.cfg.node(), Error: ErrClosed.Error()})
+	if err := l.loop.Ask(func(s replica.Snapshot) { answer(l.statusResponse(l.statusOf(s))) }); err != nil {
+		answer(&wire.StatusResponse{Code: wire.ResultInternalError, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Node: l.cfg.node(), Error: err.Error()})
 	}
 }

@@ -2,7 +2,9 @@ package replica
 
 import (
 	"context"
+	"math"
 
+	"dledger/internal/entry"
 	"dledger/internal/raft"
 )
 
@@ -42,7 +44,7 @@ func (p *Proposal) finish(s raft.Status) {
 func NewProposal(bodies [][]byte, stamp Stamp, done func(*Proposal)) *Proposal {
 	p := &Proposal{bodies: bodies, stamp: stamp, done: done, First: -1, Term: -1, n: len(bodies)}
 	for _, b := range bodies {
-		p.size += int64(len(b))
+		p.size += entry.HeaderSize + int64(len(b)) // empty ones take memory too
 	}
 	return p
 }
@@ -88,18 +90,32 @@ func (r *Replica) Deliver(m raft.Message, reply func(*raft.Message)) {
 	}
 }
 
-// Call runs f on the loop, before the messages of the same turn; false if the replica is closed and f will not run.
-func (r *Replica) Call(f func()) bool {
+// Call runs f on the loop, before the messages of the same turn; false if the replica is closed and f will not run. It is not for what a
+// peer or a client can cause: that is bounded, see ask.
+func (r *Replica) Call(f func()) bool { return r.call(f, math.MaxInt) == nil }
+
+// asksMax bounds the questions that wait for a turn: confirmations, and requests of the loop's state.
+const asksMax = 1 << 14
+
+// ask is Call for questions from outside; an error says that f will not run.
+func (r *Replica) ask(f func()) error { return r.call(f, asksMax) }
+
+func (r *Replica) call(f func(), most int) error {
 	r.mu.Lock()
-	ok := !r.closed
-	if ok {
+	var err error
+	switch {
+	case r.closed:
+		err = errClosed
+	case len(r.in.calls) >= most:
+		err = errBusy
+	default:
 		r.in.calls = append(r.in.calls, f)
 	}
 	r.mu.Unlock()
-	if ok {
+	if err == nil {
 		r.signal()
 	}
-	return ok
+	return err
 }
 
 // Connected tells the core that the connection to a peer is new; see raft.Core.Connected.
@@ -113,9 +129,9 @@ func (r *Replica) Expired(first raft.Index) {
 }
 
 // Confirm calls done, on the loop, with an index up to which a read sees every append acknowledged before Confirm was called; ok
-// is false when this node does not lead, or loses leadership before a majority has confirmed it.
+// is false when this node does not lead, loses leadership before a majority has confirmed it, or is asked too much.
 func (r *Replica) Confirm(done func(i raft.Index, ok bool)) {
-	ok := r.Call(func() {
+	err := r.ask(func() {
 		if r.dead != nil {
 			done(-1, false)
 			return
@@ -124,7 +140,7 @@ func (r *Replica) Confirm(done func(i raft.Index, ok bool)) {
 		r.confirms[r.ref] = done
 		r.core.ReadIndex(r.ref)
 	})
-	if !ok {
+	if err != nil {
 		done(-1, false)
 	}
 }
@@ -156,16 +172,16 @@ type Snapshot struct {
 	Now                          raft.Instant      // on the clock of PeerStatus.Heard
 }
 
-// Ask calls f with the loop's state, on the loop; false if the replica is closed and f will not run.
-func (r *Replica) Ask(f func(Snapshot)) bool {
-	return r.Call(func() { f(r.snapshot()) })
+// Ask calls f with the loop's state, on the loop. An error says that f will not run: the replica is closed, or asked too much.
+func (r *Replica) Ask(f func(Snapshot)) error {
+	return r.ask(func() { f(r.snapshot()) })
 }
 
-// Snapshot asks the loop for its state. The error is ctx's, or that of a closed replica.
+// Snapshot asks the loop for its state. The error is ctx's, or that of Ask.
 func (r *Replica) Snapshot(ctx context.Context) (Snapshot, error) {
 	got := make(chan Snapshot, 1)
-	if !r.Ask(func(s Snapshot) { got <- s }) {
-		return Snapshot{View: *r.View()}, errClosed
+	if err := r.Ask(func(s Snapshot) { got <- s }); err != nil {
+		return Snapshot{View: *r.View()}, err
 	}
 	select {
 	case s := <-got:

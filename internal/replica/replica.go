@@ -676,7 +676,10 @@ func (r *Replica) drain() {
 	r.notify()
 }
 
-var errClosed = errors.New("closed")
+var (
+	errClosed = errors.New("closed")
+	errBusy   = errors.New("too many questions wait for this member")
+)
 
 func (r *Replica) setErr(err error) {
 	v := *r.view.Load()
