@@ -102,6 +102,7 @@ func (s *Store) Append(first raft.Index, term raft.Term, magic int32, bodies [][
 			stamp(i, first+raft.Index(i), r.pos, e[entry.HeaderSize:])
 		}
 		entry.Seal(e)
+		s.tail.bare = s.tail.bare || binary.BigEndian.Uint32(e[36:]) == 0 // one checksum in 2^32 looks as if it were absent
 		s.stageRecord(entry.Record{Magic: magic, Pos: r.pos, Size: int32(r.size), Index: first + raft.Index(i), Term: term})
 	}
 	c.size = int64(size)
@@ -181,7 +182,7 @@ func (s *Store) AppendEncoded(from raft.Index, p raft.Payload) error {
 			}
 			c.recs = append(c.recs, rec{pos: pos, off: uint32(off), size: uint32(len(e))})
 			s.stageRecord(entry.Record{Magic: h.Magic, Pos: pos, Size: h.Size, Index: h.Index, Term: h.Term})
-			bare = bare || h.BodyCRC == 0 || h.ChainCRC == 0
+			bare = bare || h.ChainCRC == 0
 			off += len(e)
 			prev = mark{index: h.Index, term: h.Term}
 		}
