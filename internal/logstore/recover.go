@@ -431,12 +431,12 @@ func (r *recovery) judge() error {
 		return nil
 	}
 	next := s.last.index + 1
-	sure := r.m.durable.index
+	sure, had := r.m.durable.index, max(r.m.durable.index, r.m.commit, r.m.lost)
 	if r.sameBoot {
 		sure = max(sure, r.m.commit)
 	}
 	if r.ballot.foreign {
-		sure = -1 // a Java node wrote since; nothing it wrote was synced
+		sure, had = -1, r.m.commit // a Java node wrote since: it may have cut what was not committed, and synced nothing
 	}
 	if next <= sure && !errors.Is(r.stop, errNoFile) {
 		zeros, err := r.src.zerosFrom(r.stopPos)
@@ -447,7 +447,11 @@ func (r *recovery) judge() error {
 			return r.src.damage(r.stopPos, next, r.stop)
 		}
 	}
-	if had := max(r.m.durable.index, r.m.commit, r.m.lost); had > s.last.index {
+	had := max(r.m.durable.index, r.m.lost)
+	if r.m.async {
+		had = max(had, r.m.commit) // else a committed entry that was not synced here is one that others committed: nobody counts on it
+	}
+	if had > s.last.index {
 		s.lost = had
 		s.log.Warn("the end of the log is lost; this node does not vote until it has it again", "last", s.last.index, "lost", had)
 	}
@@ -483,6 +487,7 @@ func (r *recovery) settle() error {
 	s.side.m.dataSize, s.side.m.indexSize = s.data.size, s.index.size
 	s.side.m.first, s.side.m.firstPos, s.side.m.prevTerm = s.first, s.firstPos, s.prevTerm
 	s.side.m.commit, s.side.m.lost = s.commit, s.lost
+	s.side.m.async = s.cfg.Async
 	s.side.m.moved = r.m.moved || s.cfg.Compat == raft.Compat04 || s.last.index >= s.first && (r.ballot.foreign || !r.known && s.cfg.Compat != raft.Compat03)
 	if !clean && len(s.data.list)+len(s.index.list) > 0 {
 		if !errors.Is(r.stop, errZeros) && !errors.Is(r.stop, errNoFile) {

@@ -92,6 +92,7 @@ type Config struct {
 	DataFileSize  int64 // bytes, default 1 GiB
 	IndexFileSize int64 // bytes, a multiple of 32, default 160 MiB
 
+	Async      bool        // others count on entries of this node as soon as they are flushed, not only once they are synced
 	Compat     raft.Compat // go and 0.3 check each entry's position against the one it gets here
 	CacheBytes int64       // newest entries kept in memory, default 16 MiB
 	Retention  Retention
@@ -235,8 +236,8 @@ type State struct {
 	Term        raft.Term
 	Vote        raft.ID
 
-	// TailLost is -1, or an index that this node had (or knew to be committed) before a crash took its tail. The log is valid but shorter
-	// than what others may count on: the node must not vote until it holds that index again.
+	// TailLost is -1, or an index that others may count on this node for and that a crash took: it was durable, or, with Config.Async, known to be
+	// committed. The log is valid but shorter: the node must not vote until it holds that index again.
 	TailLost raft.Index
 }
 
