@@ -431,7 +431,10 @@ func (r *recovery) judge() error {
 		return nil
 	}
 	next := s.last.index + 1
-	sure, had := r.m.durable.index, max(r.m.durable.index, r.m.commit, r.m.lost)
+	sure, had := r.m.durable.index, max(r.m.durable.index, r.m.lost)
+	if r.m.async {
+		had = max(had, r.m.commit) // else a committed entry that was not synced here is one that others committed: nobody counts on it
+	}
 	if r.sameBoot {
 		sure = max(sure, r.m.commit)
 	}
@@ -446,10 +449,6 @@ func (r *recovery) judge() error {
 		if !zeros {
 			return r.src.damage(r.stopPos, next, r.stop)
 		}
-	}
-	had := max(r.m.durable.index, r.m.lost)
-	if r.m.async {
-		had = max(had, r.m.commit) // else a committed entry that was not synced here is one that others committed: nobody counts on it
 	}
 	if had > s.last.index {
 		s.lost = had
