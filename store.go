@@ -18,7 +18,7 @@ func openStore(c *Config) (*logstore.Store, error) {
 	}
 	s, err := logstore.Open(logstore.Config{
 		FS: fs, Dir: c.root(), DataDirs: c.DataDirs, ReadOnlyDirs: c.ReadOnlyDataDirs,
-		DataFileSize: c.DataFileSize, IndexFileSize: c.IndexFileSize, Compat: c.Compat,
+		DataFileSize: c.DataFileSize, IndexFileSize: c.IndexFileSize, Compat: c.Compat, Async: c.Durability == Async,
 		Retention: logstore.Retention{ReservedHours: c.ReservedHours, DeleteWhen: c.DeleteWhen, CheckRatio: c.DiskCheckRatio, ForceRatio: c.DiskForceRatio, ForceClean: c.ForceClean},
 		Log:       c.Logger,
 	})
