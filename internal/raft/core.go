@@ -173,6 +173,7 @@ type Core struct {
 	matched  Index         // entries up to here equal the leader's; noMatch before the first comparison in this leader's term
 	differs  Index         // the entry here is known to differ from the leader's; noDifference if none is
 	held     []heldAnswer  // answers that wait for durable, by index
+	warned   bool          // EventConflict was reported of this leader
 
 	// candidate
 	campaign campaign

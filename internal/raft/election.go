@@ -77,7 +77,7 @@ func (c *Core) becomeCandidate() {
 // so it is not forgotten over a restart that the term has its leader, and a member that lost its disk cannot collect a second one.
 func (c *Core) becomeFollower(t Term, leader ID) {
 	was := c.role
-	c.role, c.leader, c.matched, c.differs = Follower, leader, noMatch, noDifference
+	c.role, c.leader, c.matched, c.differs, c.warned = Follower, leader, noMatch, noDifference, false
 	c.dropHeld(-1)
 	if was == Leader {
 		c.stopLeading()

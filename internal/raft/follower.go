@@ -98,7 +98,7 @@ func (c *Core) onCompare(m *Message) {
 		c.compareAt(m, c.log.last, -1, -1)
 	default:
 		if m.Index <= c.commit {
-			c.event(Event{Kind: EventConflict, Peer: m.Leader, Index: m.Index})
+			c.conflict(m, m.Index)
 		}
 		c.differs = min(c.differs, m.Index)
 		if same := c.same(); c.steers(m) {
@@ -107,6 +107,14 @@ func (c *Core) onCompare(m *Message) {
 		}
 		t, _ := c.log.term(m.Index)
 		c.compareAt(m, c.log.last, t, max(c.log.runFirst(m.Index), c.commit+1))
+	}
+}
+
+// conflict reports, once for each leader, that it wants to replace committed entry i.
+func (c *Core) conflict(m *Message, i Index) {
+	if !c.warned {
+		c.warned = true
+		c.event(Event{Kind: EventConflict, Peer: m.Leader, Index: i})
 	}
 }
 
@@ -149,7 +157,7 @@ func (c *Core) onTruncate(m *Message) {
 		return
 	case keep < c.same():
 		if keep < c.commit {
-			c.event(Event{Kind: EventConflict, Peer: m.Leader, Index: keep + 1})
+			c.conflict(m, keep + 1)
 		}
 		c.compareAt(m, c.same(), -1, -1)
 		return
@@ -186,7 +194,7 @@ func (c *Core) onRestart(m *Message) {
 		c.refuse(m, StatusUnexpectedArgument)
 		return
 	case i <= same:
-		c.event(Event{Kind: EventConflict, Peer: m.Leader, Index: i})
+		c.conflict(m, i)
 		c.refuse(m, StatusInconsistentState)
 		return
 	case i-1 == same:
@@ -242,7 +250,7 @@ func (c *Core) onAppend(m *Message) {
 	have := min(m.Last, c.log.last)
 	if d := c.firstDifference(m, have); d >= 0 {
 		if d <= c.commit {
-			c.event(Event{Kind: EventConflict, Peer: m.Leader, Index: d})
+			c.conflict(m, d)
 		}
 		c.matched, c.differs = max(c.matched, d-1), d
 		c.refuse(m, StatusInconsistentState)
