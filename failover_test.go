@@ -95,6 +95,10 @@ func TestFailoverTakesLessThanASecond(t *testing.T) {
 // TestNoElectionWithoutAFault is an hour under load.
 func TestNoElectionWithoutAFault(t *testing.T) {
 	t.Parallel()
+	span := time.Hour
+	if testing.Short() {
+		span = 10 * time.Minute
+	}
 	for _, compat := range []dledger.Compat{dledger.CompatGo, dledger.Compat03} {
 		t.Run(compat.String(), func(t *testing.T) {
 			t.Parallel()
@@ -102,7 +106,7 @@ func TestNoElectionWithoutAFault(t *testing.T) {
 				l := c.Leader()
 				before, _ := l.Status(c.T.Context())
 				stop := load(c, 2, 4*time.Second)
-				time.Sleep(time.Hour)
+				time.Sleep(span)
 				n := stop()
 				elections := int64(0)
 				for _, m := range c.Running() {
@@ -244,7 +248,7 @@ func TestAcknowledgedEntriesOutliveRandomFaults(t *testing.T) {
 			}}
 			setup.Run(t, n, func(c *dledgertest.Cluster) {
 				c.Leader()
-				stop, faults := load(c, 3, 20*time.Millisecond), 15
+				stop, faults := load(c, 2, 30*time.Millisecond), 15
 				for r := c.Rand(); faults > 0; faults-- {
 					fault(c, r)
 				}
@@ -347,7 +351,7 @@ func TestConfirmIsRefusedWithoutAMajority(t *testing.T) {
 func TestHandOverUnderLoadFailsNoAppend(t *testing.T) {
 	t.Parallel()
 	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
-		lost := failingLoad(c, 4)
+		lost := failingLoad(c, 3)
 		for range 12 {
 			time.Sleep(200 * time.Millisecond)
 			to := c.Followers()[0].ID
@@ -369,7 +373,7 @@ func TestHandOverUnderLoadFailsNoAppend(t *testing.T) {
 func TestPlannedStopFailsNoAppend(t *testing.T) {
 	t.Parallel()
 	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
-		lost := failingLoad(c, 4)
+		lost := failingLoad(c, 3)
 		for range 6 {
 			time.Sleep(300 * time.Millisecond)
 			old := c.Leader().ID
@@ -406,7 +410,7 @@ func failingLoad(c *dledgertest.Cluster, clients int) (stop func() int) {
 					failed[k]++
 					c.T.Logf("client %d, entry %d: %v", k, i, err)
 				}
-				time.Sleep(2 * time.Millisecond)
+				time.Sleep(5 * time.Millisecond)
 			}
 		})
 	}
