@@ -301,6 +301,8 @@ func TestFailuresAreOneLineAndExitCode1(t *testing.T) {
 		{args: "server -c " + bad, file: "nodes: []", want: "nodes"},
 		{args: "server -c " + bad, file: "configs: []", want: "no node"},
 		{args: "server -c " + bad, file: "configs:\n  - {selfID: n0}", want: "selfId"},
+		{args: "server -c " + bad, file: "configs:\n  - selfId: [n0]", want: "[n0]"},
+		{args: "server -c " + bad, file: "configs:\n  - selfId: n0\n    selfId: n1", want: "selfId"},
 		{args: "server -c " + bad, file: "configs:\n  - {selfId: n0, maxPendingRequestsNum: x}", want: `"x"`},
 		{args: "server -c " + bad, file: fmt.Sprintf("configs:\n  - {peers: n0-localhost:%d, selfId: n0}\n  - {group: b, peers: n0-localhost:%d, selfId: n0}", port, port+1), want: "share one port"},
 	} {

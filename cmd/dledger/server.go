@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 	"github.com/spf13/cobra"
 
 	"dledger"
@@ -155,10 +157,25 @@ func set(c *dledger.Config, settings []string, log *slog.Logger) error {
 	return nil
 }
 
+// scalar is a value of the file as it is written there: to the original 04 is a text, not a number. An empty one is not set.
+type scalar string
+
+// UnmarshalYAML takes the text of the node.
+func (s *scalar) UnmarshalYAML(n ast.Node) error {
+	switch n.(type) {
+	case *ast.NullNode:
+		return nil
+	case ast.ScalarNode:
+		*s = scalar(n.GetToken().Value)
+		return nil
+	}
+	return fmt.Errorf("%s is neither text nor number", strings.TrimSpace(n.String()))
+}
+
 // parseConfigs reads the original's configuration file.
 func parseConfigs(text []byte, log *slog.Logger) ([]dledger.Config, error) {
 	var file struct {
-		Configs []yaml.MapSlice `yaml:"configs"`
+		Configs []map[string]scalar `yaml:"configs"`
 	}
 	if err := yaml.UnmarshalWithOptions(text, &file, yaml.DisallowUnknownField()); err != nil {
 		return nil, errors.New(strings.TrimSpace(yaml.FormatError(err, false, false)))
@@ -168,12 +185,11 @@ func parseConfigs(text []byte, log *slog.Logger) ([]dledger.Config, error) {
 	}
 	nodes := make([]dledger.Config, len(file.Configs))
 	for i, keys := range file.Configs {
-		for _, item := range keys {
-			key, value := fmt.Sprint(item.Key), fmt.Sprint(item.Value)
-			if item.Value == nil {
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			if keys[key] == "" {
 				continue // as if it were not there
 			}
-			ignored, err := nodes[i].Set(key, value)
+			ignored, err := nodes[i].Set(key, string(keys[key]))
 			if err != nil {
 				return nil, fmt.Errorf("node %d: %w", i+1, err)
 			}

@@ -74,7 +74,8 @@ func TestServerRunsTheNodesOfAFile(t *testing.T) {
 func TestConfigFileValuesAreTheOriginals(t *testing.T) {
 	nodes, err := parseConfigs([]byte(`
 configs:
-  - selfId: n0
+  - group: 007 # an agent
+    selfId: "n0"
     peers: n0-localhost:20911;n1-localhost:20912
     deleteWhen: 04
     diskSpaceRatioToCheckExpired: 0.5
@@ -89,8 +90,8 @@ configs:
 	}
 	want := dledger.Config{ID: "n0", Peers: "n0-localhost:20911;n1-localhost:20912", DiskCheckRatio: 0.5, Heartbeat: 500 * time.Millisecond}
 	got := nodes[0]
-	if got.ID != want.ID || got.Peers != want.Peers || got.DiskCheckRatio != want.DiskCheckRatio || got.Heartbeat != want.Heartbeat ||
-		strings.TrimLeft(got.DeleteWhen, "0") != "4" || len(got.PreferredIDs) != 1 || got.PreferredIDs[0] != "n1" {
+	if got.Group != "007" || got.ID != want.ID || got.Peers != want.Peers || got.DiskCheckRatio != want.DiskCheckRatio || got.Heartbeat != want.Heartbeat ||
+		got.DeleteWhen != "04" || len(got.PreferredIDs) != 1 || got.PreferredIDs[0] != "n1" {
 		t.Errorf("%+v", got)
 	}
 }
