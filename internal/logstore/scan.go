@@ -216,7 +216,7 @@ func (sc *scanner) entry(head []byte) error {
 		return fmt.Errorf("%w: index %d of term %d behind term %d", errOrder, h.Index, h.Term, sc.term)
 	case sc.checkPos && h.Pos != sc.pos:
 		return fmt.Errorf("%w: header says %d", errPosition, h.Pos)
-	case sc.sealed > -2 && h.Index > sc.sealed && h.ChainCRC == 0: // not BodyCRC: that of an empty body is 0
+	case sc.sealed > -2 && h.Index > sc.sealed && (h.ChainCRC == 0 || plantedBareNoop && h.BodyCRC == 0): // not BodyCRC: that of an empty body is 0
 		return errBare
 	}
 	sc.bytes, sc.hdr, sc.at = e, h, sc.pos

@@ -97,7 +97,8 @@ type Config struct {
 	CacheBytes int64       // newest entries kept in memory, default 16 MiB
 	Retention  Retention
 
-	// Prewrite is how many bytes are written with zeros ahead of the log, so that syncs are quick; default 32 MiB, -1 is none.
+	// Prewrite is how many bytes are written with zeros ahead of the log, so that syncs are quick; -1 is none. The default is 32 MiB, and with
+	// Async, where nobody waits for a sync, none.
 	Prewrite int64
 
 	// Inline makes the owner create files when it needs them, instead of ahead in the background: nothing runs
@@ -135,6 +136,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Prewrite == 0 {
 		c.Prewrite = DefaultPrewrite
+		if c.Async {
+			c.Prewrite = -1
+		}
 	}
 	if c.DataFileSize < entry.HeaderSize+entry.BlankSize {
 		return c, fmt.Errorf("logstore: DataFileSize %d holds no entry", c.DataFileSize)

@@ -178,7 +178,7 @@ func (s *Store) SaveTerm(term raft.Term, vote raft.ID) error {
 	}
 	b := ballot{term: term, vote: vote}
 	name := filepath.Join(s.cfg.Dir, termName)
-	if err := vfs.WriteAside(s.fs, name, b.encode(), true); err != nil {
+	if err := vfs.WriteAside(s.fs, name, b.encode(), !plantedTermNotSynced); err != nil {
 		return s.noSpace(slotSize, err)
 	}
 	if err := s.fs.SyncDir(s.cfg.Dir); err != nil {
