@@ -608,7 +608,10 @@ func (c *Core) event(e Event) {
 
 // setCommit raises the commit index to i, never above the last entry (R7).
 func (c *Core) setCommit(i Index) {
-	c.commit = max(c.commit, min(i, c.log.last))
+	if !plantedCommitBeyondEnd {
+		i = min(i, c.log.last)
+	}
+	c.commit = max(c.commit, i)
 }
 
 // setTerm enters term t with vote v; it is durable before any message of the same Ready leaves (R6). On a failed disk the term is
@@ -620,8 +623,10 @@ func (c *Core) setTerm(t Term, v ID) {
 	if t > c.term {
 		c.led = ""
 	}
+	if !c.failed && !(plantedVoteNotStored && t == c.term) {
+		c.ready.SaveTerm = true
+	}
 	c.term, c.vote = t, v
-	c.ready.SaveTerm = c.ready.SaveTerm || !c.failed
 }
 
 func (c *Core) progress(id ID) *progress {

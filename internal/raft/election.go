@@ -150,7 +150,11 @@ func (c *Core) startCampaign(pre bool) {
 	if pre {
 		k.until = c.now + Instant(min(c.cfg.VoteWait, max(c.cfg.Heartbeat/2, 20*time.Millisecond)))
 	} else {
-		c.setTerm(c.term+1, c.cfg.ID)
+		t := c.term + 1
+		if plantedTermAgain && c.vote == c.cfg.ID {
+			t = c.term
+		}
+		c.setTerm(t, c.cfg.ID)
 		k.until = c.now + c.draw(c.cfg.VoteWait, c.cfg.VoteWait+c.cfg.VoteWait/2)
 	}
 	for _, p := range c.peers {
@@ -161,6 +165,9 @@ func (c *Core) startCampaign(pre bool) {
 
 func (c *Core) askVote(id ID) {
 	m := Message{Type: MsgVote, To: id, Leader: c.cfg.ID, Term: c.term, Index: c.log.last, LogTerm: c.log.lastTerm(), Last: c.campaign.round}
+	if plantedEndTermIsTerm {
+		m.LogTerm = c.term
+	}
 	if c.campaign.pre {
 		m.Type, m.Term = MsgPreVote, c.term+1
 	}

@@ -6,6 +6,7 @@ import "slices"
 // Every one of them is taken only from the leader of the present term, and none touches an entry at or below the commit index (R5).
 func (c *Core) onPush(m *Message) {
 	switch {
+	case plantedDeposedPush && m.Type == MsgAppend, plantedDeposedTruncate && m.Type == MsgTruncate:
 	case m.Term < c.term:
 		c.refuse(m, StatusExpiredTerm)
 		return
@@ -52,7 +53,7 @@ func (c *Core) compareAt(m *Message, end Index, xTerm Term, xIndex Index) {
 // grant answers a push that entry i concludes, once i is durable here. From then on the leader may count it.
 func (c *Core) grant(m *Message, i Index) {
 	a := c.answerTo(m, Message{Term: c.term, XTerm: -1, XIndex: -1})
-	if i <= c.durable {
+	if i <= c.durable || plantedAckBeforeSync {
 		c.send(a)
 		return
 	}
@@ -157,13 +158,13 @@ func (c *Core) onTruncate(m *Message) {
 		return
 	case keep < c.same():
 		if keep < c.commit {
-			c.conflict(m, keep + 1)
+			c.conflict(m, keep+1)
 		}
 		c.compareAt(m, c.same(), -1, -1)
 		return
 	case c.cfg.Compat == Compat03 && c.log.matches(keep, m.LogTerm):
 		c.matched = keep
-	case keep > c.matched:
+	case keep > c.matched && !plantedDeposedTruncate:
 		c.compareAt(m, c.log.last, -1, -1) // not compared in this leader's term
 		return
 	}
@@ -235,7 +236,7 @@ func (c *Core) onReset(m *Message) {
 // onAppend stores the entries of a push that continue what is known to equal the leader's log. Those that are here already are
 // skipped, however the range was split when it was sent before.
 func (c *Core) onAppend(m *Message) {
-	known := m.First-1 <= c.matched
+	known := m.First-1 <= c.matched || plantedPreviousUnchecked
 	if m.LogTerm != UnknownTerm && c.log.matches(m.First-1, m.LogTerm) {
 		known = true
 	}

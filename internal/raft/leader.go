@@ -271,6 +271,10 @@ func (c *Core) ReadIndex(ref uint64) {
 		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: ref})
 		return
 	}
+	if plantedStaleRead {
+		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: ref, Index: c.commit, OK: true})
+		return
+	}
 	c.reads = append(c.reads, read{ref: ref, round: c.beat.round + 1})
 	c.settleReads()
 }
@@ -312,7 +316,7 @@ func (c *Core) advance() {
 	}
 	slices.Sort(at)
 	i := at[0]
-	if q := at[len(at)-c.quorum]; q >= c.termFirst {
+	if q := at[len(at)-c.quorum]; q >= c.termFirst || plantedCommitByCounting {
 		i = q
 	}
 	if i > c.commit {
@@ -507,7 +511,7 @@ func (c *Core) onCompareAnswer(p *progress, m *Message) {
 		p.retryAt = c.now + retryPauseMin
 	}
 	switch {
-	case m.Status == StatusOK && p.doubt == 0:
+	case m.Status == StatusOK && p.doubt == 0, plantedWipedIsWhole && m.Status == StatusInconsistentState && m.End < 0:
 		c.onMatch(p, m)
 	case m.Status != StatusInconsistentState:
 		c.startOver(p, true) // not now; or it has an entry behind what it called its end (see below)

@@ -83,9 +83,9 @@ func (r *Replica) Deliver(m raft.Message, reply func(*raft.Message)) {
 		r.in.msgs = append(r.in.msgs, incoming{m, reply})
 	}
 	r.mu.Unlock()
-	if ok {
+	if ok && !(plantedLostWakeUp && reply == nil) {
 		r.signal()
-	} else if reply != nil {
+	} else if !ok && reply != nil {
 		reply(&raft.Message{Type: m.Type.Answer(), Status: raft.StatusInternal, Term: -1, Begin: -1, End: -1, XTerm: -1, XIndex: -1, Index: m.Index, First: m.First, Last: m.Last})
 	}
 }

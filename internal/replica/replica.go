@@ -256,7 +256,11 @@ func (r *Replica) Turn(now raft.Instant) (raft.Instant, bool) {
 		if in.syncErr != nil {
 			r.diskFailed(now, fmt.Errorf("sync: %w", in.syncErr))
 		} else {
-			r.core.Durable(r.synced.index, r.synced.term)
+			covered := r.synced
+			if plantedSyncCoversLater {
+				covered = r.flushed
+			}
+			r.core.Durable(covered.index, covered.term)
 		}
 	}
 	for _, f := range in.calls {
