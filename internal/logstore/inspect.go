@@ -35,10 +35,10 @@ type Info struct {
 	Commit                      raft.Index // -1 if unknown
 	Term                        raft.Term
 	Vote                        raft.ID
-	DataFileSize, IndexFileSize int64 // deduced from the files; 0 without files
-	Ours                        bool  // it was opened by this program at least once
-	Clean                       bool  // ours, and stopped cleanly: everything must fit
-	Compat                      raft.Compat
+	DataFileSize, IndexFileSize int64       // deduced from the files; 0 without files
+	Ours                        bool        // it was opened by this program at least once
+	Clean                       bool        // ours, and stopped cleanly: everything must fit
+	Compat                      raft.Compat // of the last start; go where Ours is false
 }
 
 // Item is one entry as it lies in the data files.
