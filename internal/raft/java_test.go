@@ -11,7 +11,8 @@ import (
 // searches with COMPARE as its generation does, faults 1 and 2 included, sends entries one by one, and writes no no-op.
 //
 // It is kinder than the original where that would lose entries by itself: it takes no TRUNCATE of an old term (fault 3), campaigns once
-// in a term (faults 6 and 36), is never restarted, and commits only entries of its own term (fault 8).
+// in a term (faults 6 and 36), is never restarted, commits only entries of its own term (fault 8), and as leader compares at an entry
+// that it has; and where a 0.3 leader begins, its log begins anew.
 type javaMember struct {
 	g       *group
 	r       *rand.Rand
@@ -220,7 +221,9 @@ func (j *javaMember) dispatch(id ID, p *dispatcher) {
 		i := p.next - 1
 		switch {
 		case d.last() < 0:
-		case i > d.last() || !old && i < d.first-1:
+		case i > d.last():
+			p.next = d.last() + 1 // the original goes on failing at an entry that it has cut from its own log
+		case !old && i < d.first-1:
 			j.exception(p)
 		case old && i < d.first:
 			p.state, p.match = truncating, d.first
@@ -448,7 +451,7 @@ func (j *javaMember) push(m *Message) {
 		j.answer(m, refuse)
 	case MsgTruncate:
 		if j.g.config.Compat == Compat03 && !(d.has(m.Index) && d.termOf(m.Index) == m.LogTerm) {
-			if m.Index <= d.last()+1 && m.Index >= d.first {
+			if m.Index <= j.commit+1 && m.Index >= d.first { // else the entries before it may be others than the leader had
 				j.cut(m.Index - 1)
 			} else {
 				*d = disk{term: d.term, vote: d.vote, first: m.Index, prev: UnknownTerm, synced: m.Index - 1, commit: d.commit, abstain: -1}

@@ -19,9 +19,10 @@ type progress struct {
 	// between equal (known to be equal; -1: none is) and differs (known to differ; -1: none is).
 	cmp            Index
 	equal, differs Index
-	doubt          int // answers that a log of one entry gives, or a Java 0.4 node's internal error; 0 = the last was none
-	steps          int // comparisons since the last restart
-	refusals       int // refusals in a row since an append was taken
+	doubt          int  // answers that a log of one entry gives, or a Java 0.4 node's internal error; 0 = the last was none
+	sure           bool // dialect 0.3: that differs differs was asked twice
+	steps          int  // comparisons since the last restart
+	refusals       int  // refusals in a row since an append was taken
 	inflight       []request
 	waiting        bool
 	sentAt         Instant
@@ -63,7 +64,7 @@ func (s peerState) String() string {
 // restart forgets what was under way; the next request compares at last.
 func (p *progress) restart(last Index) {
 	p.state, p.cmp, p.waiting, p.retryAt, p.doubt, p.steps = comparing, last, false, 0, 0, 0
-	p.equal, p.differs = -1, -1
+	p.equal, p.differs, p.sure = -1, -1, false
 	p.inflight = p.inflight[:0]
 }
 
@@ -552,8 +553,10 @@ func (c *Core) search(p *progress, m *Message) {
 	switch {
 	case p.differs <= begin:
 		c.startReset(p, begin)
-	case p.equal == p.differs-1:
+	case p.equal == p.differs-1 && (p.sure || end < p.differs):
 		p.cmp, p.state = p.equal, truncating
+	case p.equal == p.differs-1:
+		p.cmp, p.sure = p.differs, true // a node that was not ready for it refuses just so
 	case end < p.cmp:
 		p.cmp = end // most often it is just shorter
 	default:
@@ -568,8 +571,14 @@ func (c *Core) onMatch(p *progress, m *Message) {
 	case p.cmp < p.match:
 		p.cmp = p.match // entries that came to be known as stored meanwhile must not be cut
 		return
+	case p.differs >= 0 && p.equal >= p.differs:
+		c.startOver(p, true) // it did not differ after all
+		return
 	case p.differs >= 0 && p.equal+1 < p.differs:
 		p.cmp = p.equal + 1 + (p.differs-p.equal-1)/2
+		return
+	case p.differs >= 0 && !p.sure && m.End >= p.differs:
+		p.cmp, p.sure = p.differs, true // ask once more before anything is cut
 		return
 	}
 	if p.cmp > p.match {
