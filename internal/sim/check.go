@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"dledger/internal/entry"
 	"dledger/internal/logstore"
@@ -425,6 +426,11 @@ func (k *checker) drained(n *node) {
 			k.w.violate("R9: %s ends without having answered proposal %d", n.id, o.no)
 		}
 	}
+	for _, q := range n.reads {
+		if !q.answered {
+			k.w.violate("R9: %s ends without having answered a read of %v", n.id, time.Duration(q.at))
+		}
+	}
 }
 
 // longest is how long a request or a proposal may go without an answer at a member that has no trouble.
@@ -464,6 +470,19 @@ func (k *checker) audit() {
 		}
 		clear(n.ops[len(left):])
 		n.ops = left
+		reads := n.reads[:0]
+		for _, q := range n.reads {
+			if q.answered {
+				continue
+			}
+			// In dialect 0.3, which has no no-op, a read waits until something is appended.
+			if since := max(q.at, n.troubled); w.setup.compat != raft.Compat03 && w.now-since > longest {
+				w.violate("R9: %s has not answered a read of %v", n.id, time.Duration(q.at))
+			}
+			reads = append(reads, q)
+		}
+		clear(n.reads[len(reads):])
+		n.reads = reads
 	}
 }
 

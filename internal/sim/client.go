@@ -152,12 +152,15 @@ func (c *client) told(o *op, s raft.Status, leader raft.ID) {
 // read makes a confirmed read: it must see everything that anybody knew to be committed when it began.
 func (c *client) read(n *node) {
 	w := c.w
-	floor, life, answers := w.check.acked, n.life, 0
+	floor, life := w.check.acked, n.life
+	q := &question{at: w.now}
+	n.reads = append(n.reads, q)
 	n.loop.Confirm(func(i raft.Index, ok bool) {
-		if answers++; answers > 1 {
-			w.violate("R9: %s confirms a read twice", n.id)
+		if q.answered {
+			w.violate("R9: %s answers a read twice", n.id)
 			return
 		}
+		q.answered = true
 		if !ok || n.disk.off || n.life != life {
 			return
 		}
@@ -185,6 +188,12 @@ func (c *client) glance(n *node) {
 	if i > 0 {
 		c.look(n, raft.Index(c.chance.Int64N(int64(i))))
 	}
+}
+
+// question is a read that waits for its confirmation.
+type question struct {
+	at       raft.Instant
+	answered bool
 }
 
 // look reads entry i, which n calls committed.

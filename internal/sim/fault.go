@@ -37,11 +37,12 @@ const (
 	hangingDisk
 	wipe
 	transfer
+	misplace
 	kinds
 )
 
 var kindNames = [kinds]string{"noisy-net", "noisy-link", "halves", "isolate", "one-way", "ring", "bridge", "heal", "hang-up", "clock-jump", "hours-pass", "pause",
-	"power-cut", "cut-in-call", "kill", "restart-all", "stop", "io-error", "full-disk", "nearly-full", "slow-disk", "hanging-disk", "wipe", "transfer"}
+	"power-cut", "cut-in-call", "kill", "restart-all", "stop", "io-error", "full-disk", "nearly-full", "slow-disk", "hanging-disk", "wipe", "transfer", "misplace"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -58,6 +59,8 @@ func (k kind) possible(s *setup) bool {
 		return len(s.ids) > 1 && !s.async
 	case powerCut, cutInCall:
 		return !s.async
+	case misplace:
+		return len(s.ids) > 1 && s.compat != raft.Compat04 // where the position in an entry is only what its leader says
 	}
 	return true
 }
@@ -194,6 +197,10 @@ func (w *world) strike(k kind, r *rand.Rand) string {
 		return w.wipe(n)
 	case transfer:
 		return w.handOver(r, n)
+	case misplace:
+		l := w.link(n.id, w.other(r, n).id)
+		l.misplace = 1 + r.IntN(3)
+		return fmt.Sprintf("next %d appends from %s to %s name other positions", l.misplace, l.from.id, l.to.id)
 	}
 	panic("sim: unknown kind of fault")
 }

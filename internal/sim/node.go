@@ -60,6 +60,8 @@ type node struct {
 
 	open []*call // requests delivered to it in this life that it may not have answered
 	ops  []*op   // proposals it may not have answered
+
+	reads []*question // reads it may not have confirmed or refused
 }
 
 type mark struct {
@@ -155,7 +157,7 @@ func (n *node) start() {
 	n.up, n.failing = true, false
 	n.busy, n.inputAt, n.idle = 0, never, 0
 	n.turnAt = w.now + 1
-	n.open, n.ops = nil, nil
+	n.open, n.ops, n.reads = nil, nil, nil
 	for _, m := range w.nodes {
 		if m != n {
 			w.reconnect(n, m)
@@ -292,6 +294,9 @@ func (n *node) stopped() {
 		n.durable = n.flushed
 	}
 	n.down(nil)
+	if w.calm && !w.closing {
+		n.startIn(ms)
+	}
 }
 
 // syncTakes draws how long a sync takes.

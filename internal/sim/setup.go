@@ -94,7 +94,7 @@ func draw(seed uint64) *setup {
 		VoteWait:    max(heartbeat, 2*maxVote),
 		PushTimeout: pick(r, 100*time.Millisecond, time.Second), CommitIdle: 20 * time.Millisecond,
 		TransferWait: pick(r, 200*time.Millisecond, time.Second), TransferLag: pick[raft.Index](r, 10, 1000),
-		MaxInflight: pick(r, 1, 2, 1000), MaxEntries: pick[raft.Index](r, 1, 16, 2048), MaxPending: pick[raft.Index](r, 10, 100, 10_000),
+		MaxInflight: pick(r, 1, 2, 1000), MaxEntries: pick[raft.Index](r, 4, 16, 2048), MaxPending: pick[raft.Index](r, 10, 100, 1000),
 		Preferred: s.preferred,
 	}
 	// Not every kind of fault in every life: some need a long time without the others to do their work.
@@ -110,7 +110,7 @@ func draw(seed uint64) *setup {
 // store is the configuration of a member's store, but for file system, directory and clock.
 func (s *setup) store() logstore.Config {
 	return logstore.Config{
-		DataFileSize: s.dataSize, IndexFileSize: s.indexSize, Compat: s.compat, CacheBytes: s.cache, Inline: true,
+		DataFileSize: s.dataSize, IndexFileSize: s.indexSize, Compat: s.compat, Async: s.async, CacheBytes: s.cache, Inline: true,
 		Retention: logstore.Retention{ReservedHours: 1, DeleteWhen: "0;1;2;3;4;5;6;7;8;9;10;11;12;13;14;15;16;17;18;19;20;21;22;23",
 			ForceClean: !s.strangers},
 	}

@@ -72,6 +72,7 @@ type world struct {
 	calm      bool   // the storm is over
 	trusted   []bool // in the calm: who is healed
 	quiet     bool   // clients make no further requests
+	closing   bool   // members are stopped for good
 	written   int    // proposals made in the calm and acknowledged
 	confirmed int
 	steps     int
@@ -228,9 +229,18 @@ const recovery = 10_000 * ms
 func (w *world) heal() {
 	r := stream(w.c.Seed, forCalm, 0)
 	order := r.Perm(len(w.nodes))
+	// Who lost its power while its log was being started anew, in a dialect that does not say behind which term, does not vote until it has
+	// caught up.
+	lame := func(i int) int {
+		if w.nodes[i].flushed.term == raft.UnknownTerm {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return lame(a) - lame(b) })
 	count := len(w.nodes)/2 + 1
-	if w.setup.async {
-		count = len(w.nodes) // who has lost its tail does not vote until it has caught up
+	if lame(order[count-1]) > 0 {
+		count = len(order)
 	}
 	w.calm = true
 	w.trusted = make([]bool, len(w.nodes))
@@ -316,6 +326,10 @@ func (w *world) finish() {
 			w.violate("files differ: %v", err)
 		}
 	}
+	if w.failed() {
+		return
+	}
+	w.closing = true
 	for _, n := range w.nodes {
 		n.loop.Stop()
 		n.poke()

@@ -1,0 +1,106 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Explore lives one life for each of runs seeds from first on, each with a storm of so many events, several at a time, and gives the results to report, one at a time and in no
+// order, until it says false or all are done.
+func Explore(first uint64, runs, steps, workers int, report func(Result) bool) {
+	var next atomic.Int64
+	var mu sync.Mutex // held while report runs
+	var wg sync.WaitGroup
+	stopped := false
+	for range max(workers, 1) {
+		wg.Go(func() {
+			for {
+				n := next.Add(1) - 1
+				if n >= int64(runs) {
+					return
+				}
+				r := Run(first+uint64(n), steps)
+				mu.Lock()
+				stopped = stopped || !report(r)
+				end := stopped
+				mu.Unlock()
+				if end {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Command is the command line that lives the case again.
+func (c Case) Command() string {
+	s := fmt.Sprintf("dledger sim --seed %d --steps %d", c.Seed, c.Steps)
+	if c.Faults != nil {
+		s += " --faults " + strings.Join(strings.Fields(strings.Trim(fmt.Sprint(c.Faults), "[]")), ",")
+	}
+	if c.Clients > 0 {
+		s += fmt.Sprintf(" --clients %d", c.Clients)
+	}
+	return s
+}
+
+// shrinkMost bounds the lives that Shrink lives.
+const shrinkMost = 400
+
+// Shrink looks for a smaller case that fails too: with fewer faults, fewer clients and a shorter storm. It gives the smallest failing result
+// that it found, which is r itself if nothing could be left out.
+func Shrink(r Result) Result {
+	lives := 0
+	fails := func(c Case) bool {
+		if lives++; lives > shrinkMost {
+			return false
+		}
+		c.Trace = nil
+		x := c.Run()
+		if x.Err == nil {
+			return false
+		}
+		r = x
+		return true
+	}
+	shorter := func() {
+		c := r.Case
+		for c.Steps = min(c.Steps, r.Stats.Steps); c.Steps > 100 && fails(c); {
+			c = r.Case
+			c.Steps = c.Steps * 3 / 4
+		}
+	}
+	shorter()
+	numbers := make([]int, 0, len(r.Faults))
+	for _, f := range r.Faults {
+		numbers = append(numbers, f.No)
+	}
+	for size := max(len(numbers)/2, 1); len(numbers) > 0; {
+		smaller := false
+		for at := 0; at < len(numbers); {
+			c := r.Case
+			c.Faults = slices.Delete(slices.Clone(numbers), at, min(at+size, len(numbers)))
+			if fails(c) {
+				numbers, smaller = c.Faults, true
+			} else {
+				at += size
+			}
+		}
+		if size == 1 && !smaller || lives > shrinkMost {
+			break
+		}
+		size = max(size/2, 1)
+	}
+	for n := 1; n < 4; n++ {
+		c := r.Case
+		if c.Clients = n; fails(c) {
+			break
+		}
+	}
+	shorter()
+	return r
+}
