@@ -84,7 +84,7 @@ the wire protocol of the Java original. Start with "dledger up".`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w, see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newUp(), newServer(), newAppend(), newGet(), newTail(), newStatus(), newTransfer(), newDump(), newVerify(), newBench(), newVersion())
+	root.AddCommand(newUp(), newServer(), newAppend(), newGet(), newTail(), newStatus(), newTransfer(), newDump(), newVerify(), newBench(), newSim(), newVersion())
 	return root
 }
 
