@@ -19,8 +19,8 @@ func open() (l *dledger.Ledger, stop func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for !l.IsLeader() {
-		<-l.Changed()
+	for changed := l.Changed(); !l.IsLeader(); changed = l.Changed() {
+		<-changed
 	}
 	return l, func() {
 		if err := l.Close(); err != nil {
@@ -50,8 +50,8 @@ func ExampleOpen() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for !l.IsLeader() {
-		<-l.Changed()
+	for changed := l.Changed(); !l.IsLeader(); changed = l.Changed() {
+		<-changed
 	}
 	fmt.Println(l.Leader(), "leads")
 

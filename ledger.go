@@ -425,7 +425,7 @@ func (l *Ledger) Leader() string { return string(l.loop.View().Leader) }
 // IsLeader tells whether this member leads, as far as it knows.
 func (l *Ledger) IsLeader() bool { return l.loop.View().Role == raft.Leader }
 
-// Changed gives a channel that is closed at the next change of commit index, term, role or leader.
+// Changed gives a channel that is closed at the next change of commit index, term, role or leader. Ask for it before looking at what may change.
 func (l *Ledger) Changed() <-chan struct{} { return l.loop.Changed() }
 
 // TransferLeadership hands leadership to another member and returns when it has settled. It works on the leader only.
