@@ -141,7 +141,7 @@ func TestLaggingFollowerCatchesUpFromDisk(t *testing.T) {
 				f := c.Followers()[0].ID
 				c.Partition([]string{f})
 				l := c.Leader()
-				for i := range 18 {
+				for i := range 22 {
 					batch := make([][]byte, 64)
 					for k := range batch {
 						batch[k] = make([]byte, 16<<10)
