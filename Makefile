@@ -7,7 +7,7 @@ modules := . bench tools
 packages = $(shell $(GO) list ./... | grep -v '^dledger/interop')
 staticcheck = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
 
-.PHONY: check format vet staticcheck tidy race build test interop bench fuzz cover clean
+.PHONY: check format vet staticcheck tidy race build test interop planted bench fuzz cover clean
 
 # check is what CI asks of every change, but for the tests with other programs.
 check: format vet staticcheck tidy race
@@ -17,6 +17,7 @@ format:
 
 vet:
 	$(GO) vet ./...
+	$(GO) vet -tags planted ./internal/...
 	cd bench && $(GO) vet ./...
 
 staticcheck:
@@ -42,6 +43,10 @@ test:
 
 interop:
 	$(GO) test -count=1 -timeout 15m ./interop/...
+
+# planted breaks one rule of the product at a time and asks whether the simulation notices. Some minutes.
+planted:
+	$(GO) test -count=1 -timeout 60m -tags planted -run Planted ./internal/sim
 
 bench:
 	cd bench && $(GO) run . -quick
