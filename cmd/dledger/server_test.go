@@ -207,7 +207,7 @@ func upThree(t *testing.T, dir string, base int, more ...string) (up *running, p
 func TestUpRunsThreeProcessesThatCanBeKilled(t *testing.T) {
 	dir, base := t.TempDir(), freePort(t, 3, upStep)
 	peers := fmt.Sprintf("n0-127.0.0.1:%d;n1-127.0.0.1:%d;n2-127.0.0.1:%d", base, base+upStep, base+2*upStep)
-	up, pids, leader := upThree(t, dir, base, "--set", "mappedFileSizeForEntryData=1048576")
+	up, pids, leader := upThree(t, dir, base, "--set", "mappedFileSizeForEntryData=1048576", "--set", "mappedFileSizeForEntryIndex=1048576")
 	mustRun(t, "", "append", "-p", peers, "-c", "10")
 	if err := syscall.Kill(pids[leader], syscall.SIGKILL); err != nil {
 		t.Fatal(err)

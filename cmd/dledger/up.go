@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -171,7 +172,11 @@ func (u *groupUp) runHere(ctx context.Context) error {
 	}
 }
 
-// await looks for the leader in the background; the channel gives its id, or nothing if ctx ends before.
+// answerTimeout is how long all nodes have to answer once there is a leader: one that does not start says so within that time.
+const answerTimeout = 5 * time.Second
+
+// await looks for the leader in the background, and for all nodes to answer; the channel gives the leader's id, or nothing if ctx ends
+// before.
 func (u *groupUp) await(ctx context.Context) <-chan string {
 	led := make(chan string, 1)
 	go func() {
@@ -180,12 +185,26 @@ func (u *groupUp) await(ctx context.Context) <-chan string {
 			return // the nodes refuse such a configuration, too, and say so
 		}
 		defer c.Close()
-		for ctx.Err() == nil {
-			if leader, err := c.Leader(ctx); err == nil {
-				led <- leader
-				return
+		leader, err := c.Leader(ctx)
+		if err != nil {
+			return
+		}
+		all, cancel := context.WithTimeout(ctx, answerTimeout)
+		defer cancel()
+		for all.Err() == nil {
+			nodes := c.Status(all)
+			if now := leaderOf(nodes); now != "" {
+				leader = now
+			}
+			if !slices.ContainsFunc(nodes, func(n client.NodeStatus) bool { return n.Err != nil }) {
+				break
+			}
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-all.Done():
 			}
 		}
+		led <- leader
 	}()
 	return led
 }
