@@ -71,7 +71,11 @@ func (c *Core) grant(m *Message, i Index) {
 // commitTo takes the leader's commit index over, as far as this log is known to equal the leader's.
 func (c *Core) commitTo(m *Message) {
 	if c.matched != noMatch {
-		c.setCommit(min(m.Commit, c.matched))
+		to := min(m.Commit, c.matched)
+		if plantedCommitBeyondEnd {
+			to = m.Commit
+		}
+		c.setCommit(to)
 		c.caughtUp()
 	}
 }
