@@ -39,8 +39,9 @@ const (
 	DefaultPendingBytes   = 64 << 20
 )
 
-// Client is a connection to a group (DLedgerClient in the Java original). Its methods may be called from any goroutine, and make none
-// themselves: beside those of the connections it has one goroutine, "find", while it looks for a leader that somebody waits for.
+// Client is a connection to a group (DLedgerClient in the Java original). Its methods may be called from any goroutine. Appends and
+// single reads start none of their own: beside those of the connections there is one goroutine, "find", while a leader is looked for
+// that somebody waits for, and one, "read ahead", for each iterator under way.
 type Client struct {
 	cfg     Config
 	rc      *remoting.Client

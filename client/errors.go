@@ -8,7 +8,8 @@ import (
 	"dledger/internal/wire"
 )
 
-// Outcomes a caller acts on; all errors of this package wrap one of them, or the context's own error, or are a *RefusedError.
+// Outcomes a caller acts on. Beside them there are *RefusedError, the context's own error, and errors that say which answer of which
+// node made no sense.
 var (
 	// ErrUndecided: the group may have done what was asked, or may yet do it: an entry may be in the log or get there. Only
 	// reading the log tells.
