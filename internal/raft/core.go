@@ -164,7 +164,7 @@ type Core struct {
 	durableAt Instant // last time durable moved or had nothing to wait for
 	abstain   Index   // see Initial.Abstain; -1 when this node votes
 	lostAt    Term    // the term found at the start, where something was lost
-	lapsed    bool    // every member abstained, so none does any more; said in answers to pre-votes until there is a leader
+	lapsed    bool    // too many members abstained to elect a leader, so none does any more; said in answers to pre-votes until there is a leader
 	failed    bool    // the disk failed for good: no vote, no campaign, no entry
 
 	// follower

@@ -198,11 +198,11 @@ func (c *Core) onVoteAnswer(m *Message) {
 // tally acts as soon as the answers decide. The own vote counts as accepted.
 func (c *Core) tally() {
 	k := &c.campaign
-	accepted, notReady, open, abstained := 1, 0, 0, 0
+	accepted, notReady, open := 1, 0, 0
 	if c.Abstaining() {
 		accepted = 0
 	}
-	for i, r := range k.results {
+	for _, r := range k.results {
 		switch r {
 		case VoteAccept:
 			accepted++
@@ -211,29 +211,46 @@ func (c *Core) tally() {
 		case unanswered:
 			open++
 		}
-		if k.status[i] == StatusNotReady {
-			abstained++
-		}
 	}
 	if c.Abstaining() {
-		if len(c.peers) == abstained && c.abstain >= 0 {
-			c.abstain, c.lapsed = -1, true // everybody lost its tail: nobody can say that something is missing
+		if c.abstain >= 0 && c.hopeless() {
+			c.abstain, c.lapsed = -1, true
 		}
 		if open == 0 {
 			c.conclude()
 		}
 		return
 	}
+	need := c.quorum
+	if c.lapsed {
+		need = len(c.cfg.Members) // so that of the logs that are left the longest wins
+	}
 	switch {
-	case accepted >= c.quorum && k.pre:
+	case accepted >= need && k.pre:
 		c.startCampaign(false)
-	case accepted >= c.quorum:
+	case accepted >= need:
 		c.becomeLeader()
-	case accepted+notReady >= c.quorum && k.revote == 0:
+	case accepted+notReady >= need && k.revote == 0:
 		k.revote = c.now + revotePause // REVOTE_IMMEDIATELY: the same attempt goes on
-	case accepted+notReady+open < c.quorum || open == 0 && notReady == 0:
+	case accepted+notReady+open < need || open == 0 && notReady == 0:
 		c.conclude()
 	}
+}
+
+// hopeless tells this abstaining candidate that waiting helps nobody: every member has answered, none knows a leader, and those that did not
+// lose their tail, or do not know that they did, are too few to elect one.
+func (c *Core) hopeless() bool {
+	k := &c.campaign
+	abstained := 1
+	for i, r := range k.results {
+		switch {
+		case k.status[i] == StatusNotReady:
+			abstained++
+		case r == unanswered || r == VoteUnknown || r == VoteAlreadyHasLeader:
+			return false
+		}
+	}
+	return len(c.cfg.Members)-abstained < c.quorum
 }
 
 // conclude ends an attempt that was not won, and sets the next one: the pauses are the original's (section 5.3, rows 2 to 7),

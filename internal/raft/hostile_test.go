@@ -108,6 +108,10 @@ func abuse(t *testing.T, b []byte) {
 			if next()%2 == 0 { // one that is nearly right
 				m.Term, m.Leader, m.Index, m.LogTerm = c.Term(), "n1", c.Last(), c.LastTerm()
 				m.First, m.Last, m.Runs = m.Index+1, m.Index+2, []Run{{m.Term, m.Index + 1}}
+				if m.Type.IsAnswer() {
+					m.From, m.Status = ids[1+next()%2], StatusOK
+					m.Vote, m.Last = VoteAccept, []Index{m.Last, c.campaign.round}[next()%2]
+				}
 			}
 			if !m.Type.IsAnswer() {
 				ref++
@@ -118,9 +122,17 @@ func abuse(t *testing.T, b []byte) {
 		if next()%3 == 0 {
 			continue
 		}
-		w := c.Writes()
-		if len(w.Effects) > 0 && w.Effects[0].Kind != EffectCut && w.Effects[0].Kind != EffectReset && next()%8 == 0 {
-			c.Unwritten(w.Effects[0].First)
+		lost := Index(-1)
+		for _, e := range c.Writes().Effects {
+			switch {
+			case e.Kind == EffectReset, e.Kind == EffectCut && e.Last < lost:
+				lost = -1
+			case e.Kind != EffectCut && lost < 0 && next()%8 == 0:
+				lost = e.First
+			}
+		}
+		if lost >= 0 {
+			c.Unwritten(lost)
 		}
 		r := c.TakeReady(now)
 		if r.Commit < commit || r.Commit > c.Last() {
@@ -159,9 +171,14 @@ func answered(open map[uint64]bool, c *Core) {
 	}
 }
 
-// sorted checks that the shape is one.
+// sorted checks that the shape is one, and that no follower is thought to have what does not exist.
 func sorted(t *testing.T, c *Core) {
 	s := &c.log
+	for _, p := range c.Peers() {
+		if p.Match > c.Last() {
+			t.Fatalf("%s has %d, the last entry is %d", p.ID, p.Match, c.Last())
+		}
+	}
 	if s.first > s.last+1 || (s.first > s.last) != (len(s.runs) == 0) {
 		t.Fatalf("shape %+v", *s)
 	}
