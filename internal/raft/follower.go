@@ -91,7 +91,7 @@ func (c *Core) onCompare(m *Message) {
 		c.compareAt(m, c.same(), -1, -1)
 	case m.Index > c.log.last:
 		c.compareAt(m, c.log.last, -1, -1)
-	case c.holds(m.Index, m.LogTerm):
+	case c.holds(m.Index, m.LogTerm), plantedPreviousUnchecked:
 		c.matched = max(c.matched, m.Index)
 		c.commitTo(m)
 		if at := c.above(m); at > m.Index {
@@ -240,7 +240,7 @@ func (c *Core) onReset(m *Message) {
 // onAppend stores the entries of a push that continue what is known to equal the leader's log. Those that are here already are
 // skipped, however the range was split when it was sent before.
 func (c *Core) onAppend(m *Message) {
-	known := m.First-1 <= c.matched || plantedPreviousUnchecked
+	known := m.First-1 <= c.matched || plantedPreviousUnchecked || plantedDeposedPush && m.Term < c.term
 	if m.LogTerm != UnknownTerm && c.log.matches(m.First-1, m.LogTerm) {
 		known = true
 	}

@@ -377,6 +377,9 @@ func (k *checker) sends(n *node, m *raft.Message) {
 
 // answers checks an answer of n before it leaves.
 func (k *checker) answers(n *node, m, a *raft.Message) {
+	if (m.Type.IsPush() || m.Type == raft.MsgReset) && a.Status == raft.StatusOK && a.Term > m.Term {
+		k.w.violate("R5: %s obeys %s in %s of term %d, and knows of term %d", n.id, m.From, m.Type, m.Term, a.Term)
+	}
 	if m.Type == raft.MsgVote && a.Vote == raft.VoteAccept {
 		k.voted(n, ballot{n.id, m.Term}, m.Leader)
 		if t, ok := k.newest(n); ok && (m.LogTerm < t.term || m.LogTerm == t.term && m.Index < t.index) {
