@@ -34,7 +34,8 @@ const (
 	// next one.
 	Group Durability = iota
 	// Async: an entry is acknowledged once a majority has written it to the page cache, as in the Java original; disks are synced
-	// in the background. A power failure on a majority can lose acknowledged entries of the last moments.
+	// in the background. It outlives the crash of every process. A power failure can lose acknowledged entries of the last moments: one of a
+	// majority, but also one of a single member if others that hold the entries cannot be reached while the rest elects a leader.
 	Async
 )
 

@@ -21,8 +21,10 @@ func body(i int) []byte { return fmt.Appendf(nil, "entry %d", i) }
 // appendSome appends entries lo..hi-1 of the test's count, one by one.
 func appendSome(c *dledgertest.Cluster, lo, hi int) (last dledger.Entry) {
 	c.T.Helper()
+	ctx, cancel := context.WithTimeout(c.T.Context(), 2*time.Minute) // of virtual time; a group without leader is not waited for any longer
+	defer cancel()
 	for i := lo; i < hi; i++ {
-		e, err := c.Append(c.T.Context(), body(i))
+		e, err := c.Append(ctx, body(i))
 		if err != nil {
 			c.T.Fatalf("append %d: %v", i, err)
 		}

@@ -139,9 +139,9 @@ func TestLaggingFollowerCatchesUpFromDisk(t *testing.T) {
 			}
 			dledgertest.Setup{Config: func(_ string, c *dledger.Config) { c.Compat = compat }}.Run(t, 3, func(c *dledgertest.Cluster) {
 				f := c.Followers()[0].ID
-				c.Partition([]string{f})
+				c.Kill(f)
 				l := c.Leader()
-				for i := range 22 {
+				for i := range 20 {
 					batch := make([][]byte, 64)
 					for k := range batch {
 						batch[k] = make([]byte, 16<<10)
@@ -152,7 +152,7 @@ func TestLaggingFollowerCatchesUpFromDisk(t *testing.T) {
 					}
 				}
 				before := l.Stats().DiskReads
-				c.Heal()
+				c.Start(f)
 				c.WaitCommitted(l.Commit(), f)
 				if n := l.Stats().DiskReads - before; n == 0 {
 					c.T.Error("nothing was read from disk")

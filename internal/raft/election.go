@@ -195,17 +195,21 @@ func (c *Core) onVoteAnswer(m *Message) {
 	}
 }
 
-// tally acts as soon as the answers decide. The own vote counts as accepted.
+// tally acts as soon as the answers decide. The own vote counts as accepted. Those who gave up abstaining are counted only where everybody
+// accepts: so of the logs that are left the longest leads.
 func (c *Core) tally() {
 	k := &c.campaign
-	accepted, notReady, open := 1, 0, 0
-	if c.Abstaining() {
-		accepted = 0
+	accepted, sound, notReady, open := 1, 1, 0, 0
+	if c.lapsed {
+		sound = 0
 	}
-	for _, r := range k.results {
+	for i, r := range k.results {
 		switch r {
 		case VoteAccept:
 			accepted++
+			if k.status[i] != StatusNotReady {
+				sound++
+			}
 		case VoteTermNotReady:
 			notReady++
 		case unanswered:
@@ -221,18 +225,15 @@ func (c *Core) tally() {
 		}
 		return
 	}
-	need := c.quorum
-	if c.lapsed {
-		need = len(c.cfg.Members) // so that of the logs that are left the longest wins
-	}
+	enough := func(more int) bool { return sound+more >= c.quorum || accepted+more >= len(c.cfg.Members) }
 	switch {
-	case accepted >= need && k.pre:
+	case enough(0) && k.pre:
 		c.startCampaign(false)
-	case accepted >= need:
+	case enough(0):
 		c.becomeLeader()
-	case accepted+notReady >= need && k.revote == 0:
+	case enough(notReady) && k.revote == 0:
 		k.revote = c.now + revotePause // REVOTE_IMMEDIATELY: the same attempt goes on
-	case accepted+notReady+open < need || open == 0 && notReady == 0:
+	case !enough(notReady+open) || open == 0 && notReady == 0:
 		c.conclude()
 	}
 }
