@@ -26,6 +26,7 @@ func TestMixedGroupsKeepAcknowledgedEntries(t *testing.T) {
 				}
 			}
 			t.Run(composition(kinds), func(t *testing.T) {
+				t.Parallel() // much of it is waiting for elections and for JVMs
 				g := group(t, kinds...)
 				g.GoOnly["compat"] = string(gen)
 				started(t, g)
@@ -54,6 +55,7 @@ func verifyAgainst(t *testing.T, g *harness.Group) {
 func TestOriginalClientWorksWithOurGroup(t *testing.T) {
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
+			t.Parallel() // much of it is waiting for elections and for JVMs
 			kit := java(t, gen).Java
 			k := ours(t)
 			g := group(t, k, k, k)
@@ -77,6 +79,7 @@ func TestOriginalClientWorksWithOurGroup(t *testing.T) {
 func TestDirectoriesPassBetweenOursAndOriginal(t *testing.T) {
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
+			t.Parallel() // much of it is waiting for elections and for JVMs
 			theirs, ours := java(t, gen), ours(t)
 			g := group(t, theirs)
 			g.GoOnly["compat"] = string(gen)

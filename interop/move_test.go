@@ -14,6 +14,7 @@ import (
 func TestGroupMovesFromOriginalToOurs(t *testing.T) {
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
+			t.Parallel() // much of it is waiting for elections and for JVMs
 			theirs, k := java(t, gen), ours(t)
 			g := group(t, theirs, theirs, theirs)
 			g.GoOnly["compat"] = string(gen)
@@ -26,7 +27,7 @@ func TestGroupMovesFromOriginalToOurs(t *testing.T) {
 				must(t, n.Start())
 				// The next node may go once this one holds what the group has, or a majority would be without it.
 				must(t, load.More(within(t, limit), 500))
-				must(t, g.Hold(within(t, limit), n))
+				level(t, g, n)
 			}
 			acked, _, err := load.Stop()
 			must(t, err)

@@ -11,6 +11,7 @@ import (
 func TestOriginalsAloneKeepAcknowledgedEntries(t *testing.T) {
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
+			t.Parallel() // much of it is waiting for elections and for JVMs
 			k := java(t, gen)
 			g := group(t, k, k, k)
 			g.DefaultTimers()
@@ -27,6 +28,7 @@ func TestOriginalsAloneSurviveTransfersAndKills(t *testing.T) {
 	long(t)
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
+			t.Parallel() // much of it is waiting for elections and for JVMs
 			k := java(t, gen)
 			g := group(t, k, k, k)
 			started(t, g)
@@ -53,6 +55,7 @@ func rotate(t *testing.T, g *harness.Group, load *harness.Load) {
 		if err := load.More(within(t, limit), 300); err != nil {
 			t.Fatalf("with %s again: %v\n%s", n.ID, err, g.Logs())
 		}
+		level(t, g, n)
 	}
 }
 
