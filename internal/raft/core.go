@@ -172,7 +172,7 @@ type Core struct {
 	patience time.Duration // this follower's own timeout, drawn anew each time it starts to follow
 	matched  Index         // entries up to here equal the leader's; noMatch before the first comparison in this leader's term
 	differs  Index         // the entry here is known to differ from the leader's; noDifference if none is
-	held     []heldAnswer  // answers that wait for durable, by index
+	held     []heldAnswer  // answers that wait for durable, by index; none is beyond same()
 	warned   bool          // EventConflict was reported of this leader
 
 	// candidate
@@ -473,8 +473,7 @@ func (c *Core) release() {
 	c.held = slices.Delete(c.held, 0, k)
 }
 
-// dropHeld answers what waits for entries beyond i with a refusal: they are cut, or the leader that waits is deposed. A cut comes
-// first, so that the answer tells where the log ends now.
+// dropHeld answers what waits for entries beyond i with a refusal: they are not stored, or the leader that waits is deposed.
 func (c *Core) dropHeld(i Index) {
 	k := 0
 	for k < len(c.held) && c.held[k].index <= i {

@@ -177,13 +177,13 @@ func (c *Core) onTruncate(m *Message) {
 	c.grant(m, keep)
 }
 
-// cut removes the entries behind keep, which is at or above the commit index (R5).
+// cut removes the entries behind keep, which is at or above the commit index (R5) and everything known to equal the leader's log;
+// so no held answer speaks of them.
 func (c *Core) cut(keep Index) {
 	if keep >= c.log.last {
 		return
 	}
 	c.log.cut(keep)
-	c.dropHeld(keep)
 	c.durable = min(c.durable, keep)
 	c.differs = noDifference
 	c.ready.Effects = append(c.ready.Effects, Effect{Kind: EffectCut, Last: keep, First: keep + 1})

@@ -496,7 +496,7 @@ func (n *node) finishSync(last Index, term Term, gen int) {
 		n.disk.synced = max(n.disk.synced, last)
 	}
 	n.act(func() {
-		if gen == n.disk.gen {
+		if gen == n.disk.gen || !n.core.Matches(last, term) { // the latter must change nothing
 			n.core.Durable(last, term)
 		}
 	})

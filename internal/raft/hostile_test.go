@@ -179,6 +179,11 @@ func sorted(t *testing.T, c *Core) {
 			t.Fatalf("%s has %d, the last entry is %d", p.ID, p.Match, c.Last())
 		}
 	}
+	for _, h := range c.held {
+		if h.index > c.same() {
+			t.Fatalf("an answer waits for %d, known to equal the leader's log is %d", h.index, c.same())
+		}
+	}
 	if s.first > s.last+1 || (s.first > s.last) != (len(s.runs) == 0) {
 		t.Fatalf("shape %+v", *s)
 	}
