@@ -241,6 +241,7 @@ func (k *checker) recovered(n *node, st *logstore.State) {
 // commits holds what n calls committed against what was committed before.
 func (k *checker) commits(n *node, to raft.Index) {
 	w := k.w
+	known := len(k.committed)
 	first := n.store.State().First
 	for i := max(n.commit+1, first); i <= to; i++ {
 		t, err := n.store.Term(i)
@@ -271,7 +272,7 @@ func (k *checker) commits(n *node, to raft.Index) {
 			}
 		}
 	}
-	if n.up && to > n.commit && int(to) == len(k.committed)-1 {
+	if n.up && len(k.committed) > known {
 		k.majority(n, to)
 	}
 	n.commit = max(n.commit, to)

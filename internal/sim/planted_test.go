@@ -17,7 +17,7 @@ import (
 var onlyFlag = flag.String("planted", "", "plant this fault alone, and shrink the life that finds it")
 
 // Each fault that can be planted in the product must be found within so many seeds.
-const plantedSeeds = 60
+const plantedSeeds = 500
 
 // TestPlantedFaultsAreFound plants one fault at a time and counts the seeds that it takes to see it.
 func TestPlantedFaultsAreFound(t *testing.T) {
