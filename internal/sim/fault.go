@@ -340,6 +340,11 @@ func (w *world) wipe(n *node) string {
 		if !m.up || m.paused > 0 || m.failing || m.durable.index < last || n.savedTerm > m.savedTerm {
 			return ""
 		}
+		if last >= 0 {
+			if t, err := m.store.Term(last); err != nil || t != w.check.committed[last].term {
+				return "" // what it has there is not what was committed
+			}
+		}
 		v := m.loop.View()
 		if v.Leader == "" || v.Leader == n.id || term >= 0 && v.Term != term || v.Term != m.savedTerm {
 			return ""
