@@ -159,7 +159,7 @@ func started(t *testing.T, g *harness.Group) *harness.Node {
 // goes to the third node, as an operator would do it.
 func level(t *testing.T, g *harness.Group, n *harness.Node) {
 	t.Helper()
-	err := g.Hold(within(t, limit/6), n)
+	err := g.Hold(within(t, limit/2), n)
 	if err == nil {
 		return
 	}
