@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"dledger"
@@ -140,8 +141,13 @@ func program(ctx context.Context, given, dir string) (string, error) {
 	if given != "" {
 		return given, nil
 	}
+	// In its own module: this one does not know all that it needs.
+	root, err := harness.Run(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "dledger")
+	if err != nil {
+		return "", fmt.Errorf("find our module: %w", err)
+	}
 	path := filepath.Join(dir, "dledger")
-	if _, err := harness.Run(ctx, "go", "build", "-o", path, "dledger/cmd/dledger"); err != nil {
+	if _, err := harness.Run(ctx, "go", "-C", strings.TrimSpace(string(root)), "build", "-o", path, "./cmd/dledger"); err != nil {
 		return "", fmt.Errorf("build our program: %w", err)
 	}
 	return path, nil
