@@ -27,7 +27,11 @@ func TestAsyncOutlivesTheCrashOfAllProcesses(t *testing.T) {
 // not; together they find a leader again, and take new entries.
 func TestAsyncGroupGoesOnAfterThePowerFailureOfAll(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(20) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 6
+	}
+	for seed := range seeds {
 		dledgertest.Setup{Seed: seed + 1, Config: async}.Run(t, 3, func(c *dledgertest.Cluster) {
 			for i := range 200 {
 				if _, err := c.Leader().Append(c.T.Context(), body(i)); err != nil && !undecided(err) {
