@@ -68,7 +68,17 @@ func (s *source) damage(pos int64, index raft.Index, cause error) error {
 func (s *source) zerosFrom(pos int64) (bool, error) {
 	b := make([]byte, max(min(scanBuffer, s.limit()-pos), 0))
 	for pos < s.limit() {
-		part := b[:min(int64(len(b)), s.at(pos).off+s.size-pos)]
+		f := s.at(pos)
+		lo, hi, err := f.f.NextData(pos - f.off)
+		if err != nil {
+			return false, fmt.Errorf("look for data in %s: %w", f.name, err)
+		}
+		if lo >= min(hi, s.size) { // nothing more in this file
+			pos = f.off + s.size
+			continue
+		}
+		pos = f.off + lo
+		part := b[:min(int64(len(b)), f.off+min(hi, s.size)-pos)]
 		if err := s.read(part, pos); err != nil {
 			return false, err
 		}

@@ -183,6 +183,19 @@ func (f *memFile) sync(op string) error {
 	return nil
 }
 
+func (f *memFile) NextData(off int64) (lo, hi int64, err error) {
+	if err := f.begin("read", off, 0); err != nil {
+		return 0, 0, err
+	}
+	defer f.m.mu.Unlock()
+	for at := off; at < f.n.size; at += pageSize - at%pageSize {
+		if pg := f.n.pages[at/pageSize]; pg != nil && pg.cur != nil {
+			return at, min(at+pageSize-at%pageSize, f.n.size), nil
+		}
+	}
+	return f.n.size, f.n.size, nil
+}
+
 func (f *memFile) Size() (int64, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

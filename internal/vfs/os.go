@@ -294,6 +294,27 @@ func (f *osFile) Datasync() error {
 
 func (f *osFile) Sync() error { return f.f.Sync() }
 
+// NextData moves the descriptor's own offset, which nothing here goes by.
+func (f *osFile) NextData(off int64) (lo, hi int64, err error) {
+	size, err := f.Size()
+	if err != nil {
+		return 0, 0, err
+	}
+	lo, err = unix.Seek(f.fd, off, unix.SEEK_DATA)
+	if err == nil {
+		hi, err = unix.Seek(f.fd, lo, unix.SEEK_HOLE)
+	}
+	switch {
+	case err == unix.ENXIO:
+		return size, size, nil
+	case err == unix.EINVAL: // a file system that cannot tell
+		return off, max(off, size), nil
+	case err != nil:
+		return 0, 0, f.error("seek", err)
+	}
+	return lo, hi, nil
+}
+
 func (f *osFile) Size() (int64, error) {
 	fi, err := f.f.Stat()
 	if err != nil {

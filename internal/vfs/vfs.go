@@ -64,6 +64,9 @@ type File interface {
 	Datasync() error
 	Sync() error
 	Size() (int64, error)
+	// NextData gives the first range [lo, hi) from off on that may hold bytes other than 0; lo and hi are the file's size if there is none.
+	// Files are created at full size and mostly empty: who looks for zeros need not read them all.
+	NextData(off int64) (lo, hi int64, err error)
 	Close() error
 }
 

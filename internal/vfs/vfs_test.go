@@ -172,6 +172,31 @@ func TestPrewriteChangesNoByte(t *testing.T) {
 	})
 }
 
+func TestNextDataSkipsNothingThatIsThere(t *testing.T) {
+	contract(t, func(t *testing.T, fs FS, dir string) {
+		f, err := fs.Create(filepath.Join(dir, "f"), 8<<20)
+		must(t, err)
+		_, err = f.WriteAt([]byte("x"), 5<<20+7)
+		must(t, err)
+		for _, off := range []int64{0, 1 << 20, 5<<20 + 7} {
+			lo, hi := off, off
+			for hi <= 5<<20+7 && err == nil {
+				if lo, hi, err = f.NextData(hi); lo > 5<<20+7 || hi <= lo {
+					break
+				}
+			}
+			if err != nil || lo > 5<<20+7 {
+				t.Errorf("from %d: got [%d, %d), %v, want a range with %d", off, lo, hi, err, 5<<20+7)
+			}
+		}
+		must(t, f.Truncate(4<<20))
+		if lo, _, err := f.NextData(4 << 20); err != nil || lo != 4<<20 {
+			t.Errorf("from the end: got %d, %v, want the size", lo, err)
+		}
+		must(t, f.Close())
+	})
+}
+
 func TestNames(t *testing.T) {
 	contract(t, func(t *testing.T, fs FS, dir string) {
 		at := func(n string) string { return filepath.Join(dir, n) }
