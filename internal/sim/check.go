@@ -383,13 +383,13 @@ func (k *checker) answers(n *node, m, a *raft.Message) {
 	}
 	if m.Type == raft.MsgVote && a.Vote == raft.VoteAccept {
 		k.voted(n, ballot{n.id, m.Term}, m.Leader)
-		if t, ok := k.newest(n); ok && (m.LogTerm < t.term || m.LogTerm == t.term && m.Index < t.index) {
+		// Where this turn has changed the log as well, nobody outside knows which came first.
+		t := n.flushed
+		if t == n.began && t.term != raft.UnknownTerm && (m.LogTerm < t.term || m.LogTerm == t.term && m.Index < t.index) {
 			k.w.violate("R6: %s votes for %s, whose log ends at entry %d of term %d, its own at entry %d of term %d", n.id, m.Leader, m.Index, m.LogTerm, t.index, t.term)
 		}
 	}
 }
-
-func (k *checker) newest(n *node) (mark, bool) { return n.flushed, n.flushed.term != raft.UnknownTerm }
 
 // voted checks that a vote that is about to be seen by others is on disk, and the only one of its term.
 func (k *checker) voted(n *node, b ballot, whom raft.ID) {

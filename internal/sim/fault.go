@@ -57,8 +57,8 @@ func (k kind) possible(s *setup) bool {
 		return !s.strangers // a stranger may need every old entry
 	case wipe:
 		return len(s.ids) > 1 && !s.async
-	case powerCut, cutInCall:
-		return !s.async
+	case cutInCall:
+		return !s.async // see powerless
 	case misplace:
 		return len(s.ids) > 1 && s.compat != raft.Compat04 // where the position in an entry is only what its leader says
 	}
@@ -309,7 +309,7 @@ func (w *world) pauseNode(r *rand.Rand, n *node) string {
 }
 
 func (w *world) cutPower(r *rand.Rand, n *node) string {
-	if !n.up {
+	if !n.up || w.setup.async && !w.powerless(n) {
 		return ""
 	}
 	k, what := keep(r)
@@ -323,6 +323,29 @@ func (w *world) fill(r *rand.Rand, n *node) string {
 	n.disk.limit(room)
 	w.later(span(r), func() { n.disk.limit(-1) })
 	return fmt.Sprintf("disk of %s has %d bytes left", n.id, room)
+}
+
+// powerless tells whether a group in mode async can be asked to lose nothing when this member loses power. What it wrote last and never
+// synced is gone then, acknowledged or not; that is the price of the mode. So nothing may be under way there, and a majority of
+// the others must hold everything that is committed. The member abstains from votes where it misses a tail (docs/adr/0012).
+func (w *world) powerless(n *node) bool {
+	last := raft.Index(len(w.check.committed)) - 1
+	if n.flushed.index > last {
+		return false
+	}
+	have := 0
+	for _, m := range w.nodes {
+		if m == n || m.store == nil || m.flushed.index < last {
+			continue
+		}
+		if last >= 0 {
+			if t, err := m.store.Term(last); err != nil || t != w.check.committed[last].term {
+				continue
+			}
+		}
+		have++
+	}
+	return have > len(w.nodes)/2
 }
 
 // wipe takes a member's disk. It forgets votes and acknowledgements, so a group survives it only if all others have everything, and

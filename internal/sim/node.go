@@ -53,6 +53,7 @@ type node struct {
 
 	// What is known to be on its disk, whoever forgot it since.
 	flushed   mark // last entry handed to the operating system
+	began     mark // the same when the present turn began
 	durable   mark // last entry that a sync has covered
 	savedTerm raft.Term
 	savedVote raft.ID
@@ -239,7 +240,7 @@ func (n *node) turn() {
 		w.violate("%s: busy loop: %d turns within %v without an input", n.id, n.idle, time.Duration(w.now-n.idleFrom))
 		return
 	}
-	n.turnAt, n.inputAt, n.disk.syncs = never, never, 0
+	n.turnAt, n.inputAt, n.disk.syncs, n.began = never, never, 0, n.flushed
 	deadline, more := n.loop.Turn(n.local())
 	if n.disk.off {
 		n.afterCut()

@@ -239,8 +239,8 @@ func (w *world) heal() {
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return lame(a) - lame(b) })
 	count := len(w.nodes)/2 + 1
-	if lame(order[count-1]) > 0 {
-		count = len(order)
+	if lame(order[count-1]) > 0 || w.setup.async {
+		count = len(order) // in mode async those who miss a tail abstain, too
 	}
 	w.calm = true
 	w.trusted = make([]bool, len(w.nodes))
