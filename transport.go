@@ -333,6 +333,9 @@ func (p *peer) request(m *raft.Message, size int) {
 			return
 		}
 		a.From, a.To = p.id, p.t.self
+		if a.Type == raft.MsgTransferAnswer && a.Status == raft.StatusUnknownMember {
+			a.Status = raft.StatusTakeLeadershipFailed // it is closing; only this member tells who belongs to the group
+		}
 		p.t.loop.Deliver(a, nil)
 	}
 	if err := p.t.client.Go(p.address, remoting.Request{Code: code}, p.timeout(&req), done, pieces...); err != nil {
