@@ -159,6 +159,7 @@ type Core struct {
 	// this batch that the disk has not taken yet.
 	published Index
 	led       ID // who has been known as leader of the present term, "" = nobody; outlives leader
+	claim     claim
 	// durable is the last index this node's own sync has covered; in async mode the caller reports it right after the write.
 	durable   Index
 	durableAt Instant // last time durable moved or had nothing to wait for
@@ -191,6 +192,13 @@ type Core struct {
 	taking taking
 
 	ready Ready
+}
+
+// claim is what the last candidate said of its log.
+type claim struct {
+	by   ID
+	term Term
+	last Index
 }
 
 type heldAnswer struct {

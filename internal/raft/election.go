@@ -199,7 +199,7 @@ func (c *Core) onVoteAnswer(m *Message) {
 // accepts: so of the logs that are left the longest leads.
 func (c *Core) tally() {
 	k := &c.campaign
-	accepted, sound, notReady, open := 1, 1, 0, 0
+	accepted, sound, notReady, open, split := 1, 1, 0, 0, false
 	if c.lapsed {
 		sound = 0
 	}
@@ -212,6 +212,8 @@ func (c *Core) tally() {
 			}
 		case VoteTermNotReady:
 			notReady++
+		case VoteAlreadyVoted:
+			split = true
 		case unanswered:
 			open++
 		}
@@ -235,6 +237,9 @@ func (c *Core) tally() {
 		k.revote = c.now + revotePause // REVOTE_IMMEDIATELY: the same attempt goes on
 	case !enough(notReady+open) || open == 0 && notReady == 0:
 		c.conclude()
+	case split && !k.pre:
+		// Two candidates met, and who has not answered is most likely the dead leader: not worth the whole wait.
+		k.until = min(k.until, c.now+Instant(c.cfg.MinVoteInterval))
 	}
 }
 
@@ -291,6 +296,7 @@ func (c *Core) conclude() {
 // sends a Java candidate to the next term.
 func (c *Core) castVote(m *Message) (VoteResult, Term) {
 	c.learn(m.Term, m.From)
+	c.claim = claim{by: m.Leader, term: m.Term, last: m.Index}
 	last, lastTerm := c.log.last, c.log.lastTerm()
 	switch {
 	case c.failed || c.Abstaining():

@@ -141,15 +141,18 @@ func (c *Core) steers(m *Message) bool {
 	return c.cfg.Compat == Compat04 && p != nil && !p.ours
 }
 
-// above gives an entry behind the matching m.Index that a steered leader has and should compare first; m.Index if there is none.
+// above gives an entry behind the matching m.Index that a steered leader has and should compare first; m.Index or less if there is
+// none. A leader has what it calls committed, and what it said to have when it asked for votes in this term.
 func (c *Core) above(m *Message) Index {
 	switch {
 	case !c.steers(m):
 		return m.Index
-	case c.differs == noDifference:
-		return min(m.Commit, c.log.last) // a leader has what it calls committed
+	case c.differs < noDifference:
+		return m.Index + (c.differs-m.Index)/2
+	case c.claim.by == m.Leader && c.claim.term == c.term:
+		return min(max(m.Commit, c.claim.last), c.log.last)
 	}
-	return m.Index + (c.differs-m.Index)/2
+	return min(m.Commit, c.log.last)
 }
 
 // onTruncate makes Index the last entry. In dialect 0.3 the request carries that entry, which is written if it is missing: so a
