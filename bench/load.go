@@ -57,6 +57,7 @@ func drive(ctx context.Context, inFlight int, warm, d time.Duration, op func(ctx
 					failed.Add(1)
 					s := err.Error()
 					firstErr.CompareAndSwap(nil, &s)
+					afterFailure(ctx)
 				case ended.After(from) && !ended.After(to):
 					took[g] = append(took[g], ended.Sub(began))
 				}
@@ -74,6 +75,16 @@ func drive(ctx context.Context, inFlight int, warm, d time.Duration, op func(ctx
 		r.P50, r.P99, r.Max = all[n/2], all[n*99/100], all[n-1]
 	}
 	return r
+}
+
+// afterFailure waits a little: refusals come quickly, and a group without a leader has better things to do than refuse.
+func afterFailure(ctx context.Context) {
+	t := time.NewTimer(10 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // ownCPU is the processor time this process, the load, has used.

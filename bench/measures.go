@@ -256,7 +256,7 @@ func measureGet(ctx context.Context, p plan, systems []system, work string) []*m
 		}
 		b := body(1024)
 		indexes := make([]uint64, entries)
-		err := fill(ctx, entries, 256, func(ctx context.Context, i int) (err error) {
+		err := fill(ctx, p.Limit, entries, 256, func(ctx context.Context, i int) (err error) {
 			indexes[i], err = c.Append(ctx, b)
 			return err
 		})
@@ -278,9 +278,9 @@ func measureGet(ctx context.Context, p plan, systems []system, work string) []*m
 	return []*measured{m}
 }
 
-// fill makes n calls of op, inFlight at a time, each tried until it works, for at most ten minutes.
-func fill(ctx context.Context, n, inFlight int, op func(ctx context.Context, i int) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+// fill makes n calls of op, inFlight at a time, each tried until it works or limit has passed.
+func fill(ctx context.Context, limit time.Duration, n, inFlight int, op func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	work := make(chan int)
 	errs := make(chan error, inFlight)
@@ -299,6 +299,7 @@ func fill(ctx context.Context, n, inFlight int, op func(ctx context.Context, i i
 						last = err
 						break
 					}
+					afterFailure(ctx)
 				}
 			}
 			errs <- last
@@ -345,7 +346,7 @@ func measureFailover(ctx context.Context, p plan, systems []system, work string)
 		}
 		var all []float64
 		for range p.Failovers {
-			took, err := failover(ctx, c)
+			took, err := failover(ctx, p.Limit, c)
 			if err != nil {
 				m.note("%s: %v", s.Name, err)
 				break
@@ -362,8 +363,8 @@ func measureFailover(ctx context.Context, p plan, systems []system, work string)
 }
 
 // failover kills the leader, waits for an append, starts the node again and waits until it holds that append.
-func failover(ctx context.Context, c cluster) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+func failover(ctx context.Context, limit time.Duration, c cluster) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	leader := -1
 	if err := harness.Until(ctx, "a leader", func() bool {
@@ -375,7 +376,7 @@ func failover(ctx context.Context, c cluster) (time.Duration, error) {
 	}
 	c.Kill(leader)
 	began := time.Now()
-	if err := firstAppend(ctx, c, 60*time.Second); err != nil {
+	if err := firstAppend(ctx, c, limit); err != nil {
 		return 0, err
 	}
 	took := time.Since(began)
@@ -418,7 +419,7 @@ func measureCatchUp(ctx context.Context, p plan, systems []system, work string) 
 		if !ok {
 			continue
 		}
-		took, err := catchUp(ctx, c, p.Behind)
+		took, err := catchUp(ctx, p.Limit, c, p.Behind)
 		if err != nil {
 			m.note("%s: %v", s.Name, err)
 		} else {
@@ -429,20 +430,20 @@ func measureCatchUp(ctx context.Context, p plan, systems []system, work string) 
 	return []*measured{m}
 }
 
-func catchUp(ctx context.Context, c cluster, behind int64) (time.Duration, error) {
+func catchUp(ctx context.Context, limit time.Duration, c cluster, behind int64) (time.Duration, error) {
 	node, err := follower(ctx, c)
 	if err != nil {
 		return 0, err
 	}
 	c.Kill(node)
 	b := body(4096)
-	if err := fill(ctx, int(behind/4096), 256, func(ctx context.Context, _ int) error {
+	if err := fill(ctx, limit, int(behind/4096), 256, func(ctx context.Context, _ int) error {
 		_, err := c.Append(ctx, b)
 		return err
 	}); err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began := time.Now()
 	if err := c.Start(node); err != nil {
@@ -463,7 +464,7 @@ func measureRestart(ctx context.Context, p plan, systems []system, work string) 
 			continue
 		}
 		b := body(4096)
-		err := fill(ctx, int(p.LogSize/4096), 256, func(ctx context.Context, _ int) error {
+		err := fill(ctx, p.Limit, int(p.LogSize/4096), 256, func(ctx context.Context, _ int) error {
 			_, err := c.Append(ctx, b)
 			return err
 		})
@@ -472,7 +473,7 @@ func measureRestart(ctx context.Context, p plan, systems []system, work string) 
 				break
 			}
 			var took time.Duration
-			if took, err = restart(ctx, c); err == nil {
+			if took, err = restart(ctx, p.Limit, c); err == nil {
 				m.add("4 KiB entries", s.Name, took.Seconds())
 			}
 		}
@@ -484,8 +485,8 @@ func measureRestart(ctx context.Context, p plan, systems []system, work string) 
 	return []*measured{m}
 }
 
-func restart(ctx context.Context, c cluster) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+func restart(ctx context.Context, limit time.Duration, c cluster) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	node, err := follower(ctx, c)
 	if err != nil {
