@@ -49,7 +49,7 @@ func (c Case) Command() string {
 }
 
 // shrinkMost bounds the lives that Shrink lives.
-const shrinkMost = 400
+const shrinkMost = 150
 
 // Shrink looks for a smaller case that fails too: with fewer faults, fewer clients and a shorter storm. It gives the smallest failing result
 // that it found, which is r itself if nothing could be left out.
@@ -69,7 +69,8 @@ func Shrink(r Result) Result {
 	}
 	shorter := func() {
 		c := r.Case
-		for c.Steps = min(c.Steps, r.Stats.Steps); c.Steps > 100 && fails(c); {
+		c.Steps = min(c.Steps, r.Stats.Steps)
+		for fails(c) && r.Case.Steps > 20 {
 			c = r.Case
 			c.Steps = c.Steps * 3 / 4
 		}

@@ -26,9 +26,9 @@ func TestRandomLives(t *testing.T) {
 		}
 		return
 	}
-	runs := 200
-	if testing.Short() {
-		runs = 60
+	runs, steps := 200, *stepsFlag
+	if testing.Short() { // also under the race detector, which is ten times as slow
+		runs, steps = 20, steps/4
 	}
 	if n, err := strconv.Atoi(os.Getenv("SIM_RUNS")); err == nil {
 		runs = n
@@ -37,7 +37,7 @@ func TestRandomLives(t *testing.T) {
 	t.Logf("%d seeds from %d on", runs, first)
 	failures := 0
 	var sum Stats
-	Explore(first, runs, *stepsFlag, runtime.GOMAXPROCS(0), func(r Result) bool {
+	Explore(first, runs, steps, runtime.GOMAXPROCS(0), func(r Result) bool {
 		sum.Steps += r.Stats.Steps
 		sum.Time += r.Stats.Time
 		sum.Committed += r.Stats.Committed
@@ -53,7 +53,11 @@ func TestRandomLives(t *testing.T) {
 
 // The same seed gives the same life to the last letter, whatever else the process has done.
 func TestSameSeedSameTrace(t *testing.T) {
-	for seed := uint64(1); seed <= 40; seed++ {
+	seeds := uint64(40)
+	if testing.Short() {
+		seeds = 8
+	}
+	for seed := uint64(1); seed <= seeds; seed++ {
 		var a, b bytes.Buffer
 		x := Case{Seed: seed, Steps: 4000, Trace: &a}.Run()
 		y := Case{Seed: seed, Steps: 4000, Trace: &b}.Run()
@@ -77,6 +81,9 @@ func firstDifference(a, b []byte) int {
 
 // A simulation that never gets anything done, or in which nothing ever goes wrong, proves nothing.
 func TestLivesAreFull(t *testing.T) {
+	if testing.Short() {
+		t.Skip("wants many lives")
+	}
 	happened := map[kind]bool{}
 	var sum Stats
 	for seed := uint64(1); seed <= 60; seed++ {
