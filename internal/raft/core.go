@@ -167,6 +167,7 @@ type Core struct {
 	lostAt    Term    // the term found at the start, where something was lost
 	lapsed    bool    // too many members abstained to elect a leader, so none does any more; said in answers to pre-votes until there is a leader
 	failed    bool    // the disk failed for good: no vote, no campaign, no entry
+	full      bool    // the disk has no room for entries
 
 	// follower
 	heard    Instant       // last sign of life of the leader
@@ -186,7 +187,7 @@ type Core struct {
 	beat      beat
 	reads     []read
 	transfer  transfer
-	preferred Instant // next look at the preferred leaders
+	preferred Instant // next look for a better leader
 
 	// transferee
 	taking taking
@@ -520,6 +521,15 @@ func (c *Core) Unwritten(i Index) {
 		}
 	}
 	c.dropHeld(i - 1)
+}
+
+// Full tells whether the disk has room for entries. While it has none a leader tries to hand leadership to a member that has, and a
+// follower takes none over.
+func (c *Core) Full(full bool) {
+	if full && !c.full {
+		c.preferred = c.now + preferredEvery
+	}
+	c.full = full
 }
 
 // Expired tells that retention deleted the entries before first.

@@ -114,6 +114,9 @@ func (c *Core) tickFollower() {
 	if !c.cfg.NoElection && c.now >= c.heard+Instant(c.patience) {
 		c.becomeCandidate()
 		c.campaign.next = c.now // patience was random already
+		if c.full {
+			c.campaign.next += Instant(c.cfg.MaxVoteInterval) // others first
+		}
 		c.tickCandidate()
 	}
 }

@@ -326,6 +326,7 @@ func (n *node) resume() {
 // turn is replica.Turn: inputs, then what the core asks for, in its order.
 func (n *node) turn(input func()) {
 	c := n.core
+	c.Full(n.disk.full)
 	input()
 	if n.clock() >= c.Deadline() {
 		c.Tick(n.clock())

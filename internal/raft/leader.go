@@ -35,6 +35,7 @@ type progress struct {
 	repeated       Index   // the last round in which that was done
 	ours           bool    // known to be of this implementation
 	told           bool    // EventStuck was reported
+	declined       Instant // it is not asked to take leadership over before
 }
 
 type request struct {
@@ -100,8 +101,8 @@ func (c *Core) startOver(p *progress, pause bool) {
 	p.refusals++
 }
 
-// preferredEvery is how often a leader that is not preferred looks for one that is (section 5.8), preferredPause how long it waits
-// after one could not take over.
+// preferredEvery is how often a leader that is not preferred looks for one that is (section 5.8), preferredPause how long a member that
+// could not take over is left alone.
 const (
 	preferredEvery = Instant(time.Second)
 	preferredPause = 10 * preferredEvery
@@ -166,9 +167,9 @@ func (c *Core) tickLeader() {
 		c.giveAway()
 		return
 	}
-	if len(c.cfg.Preferred) > 0 && c.now >= c.preferred {
+	if c.looks() && c.now >= c.preferred {
 		c.preferred = c.now + preferredEvery
-		c.lookForPreferred()
+		c.lookForBetter()
 	}
 }
 
@@ -177,7 +178,7 @@ func (c *Core) leaderDeadline() Instant {
 	if c.durable < c.log.last && len(c.peers) > 0 {
 		d = min(d, c.durableAt+c.stallLimit())
 	}
-	if len(c.cfg.Preferred) > 0 {
+	if c.looks() {
 		d = min(d, c.preferred)
 	}
 	for _, p := range c.peers {

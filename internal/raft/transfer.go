@@ -1,6 +1,9 @@
 package raft
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // transfer is the leader's side of a hand-over (section 5.7). While it runs, proposals are refused. It outlives the leadership: a
 // client is answered when it is known who leads next, or when until has passed.
@@ -79,8 +82,8 @@ func (c *Core) endTransfer(s Status) {
 	c.transfer = transfer{}
 	if k.ref != 0 {
 		c.reply(&k.request, Message{Status: s, Term: c.term})
-	} else if s != StatusOK {
-		c.preferred = c.now + preferredPause
+	} else if p := c.progress(k.to); s != StatusOK && p != nil {
+		p.declined = c.now + preferredPause
 	}
 }
 
@@ -92,7 +95,7 @@ func (c *Core) take(m *Message) {
 		s = StatusInconsistentLeader
 	case m.Term != c.term:
 		s = StatusInconsistentTerm
-	case c.taking.ref != 0, c.failed, c.Abstaining(), c.cfg.NoElection:
+	case c.taking.ref != 0, c.failed, c.full, c.Abstaining(), c.cfg.NoElection:
 		s = StatusTakeLeadershipFailed
 	}
 	if s != StatusOK {
@@ -136,21 +139,23 @@ func (c *Core) settleTaking() {
 	*t = taking{}
 }
 
-// lookForPreferred hands leadership to the preferred member that is alive and lags least (section 5.8).
-func (c *Core) lookForPreferred() {
-	best := (*progress)(nil)
-	if c.transfer.to != "" {
+// looks tells whether this leader has a reason to look for a better one: members are preferred, or its disk is full.
+func (c *Core) looks() bool { return len(c.peers) > 0 && (c.full || len(c.cfg.Preferred) > 0) }
+
+// lookForBetter hands leadership to the preferred member that is alive and lags least (section 5.8), or to any such member when
+// this one has no room for entries.
+func (c *Core) lookForBetter() {
+	if c.transfer.to != "" || !c.full && slices.Contains(c.cfg.Preferred, c.cfg.ID) {
 		return
 	}
-	for _, id := range c.cfg.Preferred {
-		if id == c.cfg.ID {
-			return
-		}
-		if p := c.progress(id); p != nil && c.now-p.heard < Instant(2*c.cfg.Heartbeat) && (best == nil || p.match > best.match) {
+	best := (*progress)(nil)
+	for _, p := range c.peers {
+		ready := c.now-p.heard < Instant(2*c.cfg.Heartbeat) && c.now >= p.declined && c.log.last-p.match < c.cfg.TransferLag
+		if ready && (c.full || slices.Contains(c.cfg.Preferred, p.id)) && (best == nil || p.match > best.match) {
 			best = p
 		}
 	}
-	if best != nil && c.log.last-best.match < c.cfg.TransferLag {
+	if best != nil {
 		c.startTransfer(Message{Transferee: best.id, Term: c.term}, 0)
 	}
 }

@@ -266,6 +266,9 @@ func (r *Replica) Turn(now raft.Instant) (raft.Instant, bool) {
 	for _, f := range in.calls {
 		f()
 	}
+	if r.dead == nil {
+		r.core.Full(r.cfg.Log.Full())
+	}
 	for i := range in.msgs {
 		r.step(now, &in.msgs[i])
 	}
