@@ -1,6 +1,6 @@
 // Command bench compares our log with others, on this machine, in one run: three processes each, over loopback, the same bodies.
 //
-//	go run . -quick                     everything, briefly (about five minutes)
+//	go run . -quick                     everything, briefly (about six minutes)
 //	go run . -only 'ours|hashi' -measure append
 //	go run . -full -json result.json
 //
@@ -54,7 +54,7 @@ type report struct {
 
 func main() {
 	var (
-		quick   = flag.Bool("quick", false, "a whole run in about five minutes")
+		quick   = flag.Bool("quick", false, "a whole run in about six minutes")
 		full    = flag.Bool("full", false, "long periods, 20 failovers, 500 MiB and 1 GiB logs")
 		only    = flag.String("only", "", "regular expression: names of the systems to measure")
 		which   = flag.String("measure", strings.Join(measureNames(), ","), "measures, comma-separated")
