@@ -79,6 +79,12 @@ func (r *recovery) run() (err error) {
 	if err := errors.Join(r.load(&s.data, s.cfg.DataDirs, s.cfg.ReadOnlyDirs), r.load(&s.index, s.index.dirs, nil)); err != nil {
 		return err
 	}
+	if r.known && !r.m.clean {
+		// If only the process died, a power cut may still undo what it did to the directories, in part.
+		if err := s.syncDirs(slices.Concat(s.index.dirs, s.data.dirs)); err != nil {
+			return err
+		}
+	}
 	if err := r.finishIntents(); err != nil {
 		return err
 	}
