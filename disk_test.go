@@ -73,22 +73,33 @@ func TestFullDiskIsNamedAndRecoversWithoutRestart(t *testing.T) {
 	})
 }
 
-// TestNearlyFullDiskRefusesAppends: by the ratios of the original, before anything fails.
+// TestNearlyFullDiskRefusesAppends: by the ratios of the original, before anything fails; then a member that has room leads.
 func TestNearlyFullDiskRefusesAppends(t *testing.T) {
 	t.Parallel()
 	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
 		appendSome(c, 0, 10)
 		l := c.Leader()
 		c.Disk(l.ID).SetUsed(0.91)
-		time.Sleep(2 * time.Second)
-		if _, err := l.Append(c.T.Context(), body(10)); !errors.Is(err, dledger.ErrDiskFull) {
+		var err error
+		for end := time.Now().Add(3 * time.Second); err == nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			_, err = l.Append(c.T.Context(), body(10))
+		}
+		if !errors.Is(err, dledger.ErrDiskFull) {
 			c.T.Errorf("append to a disk used to 91 %%: %v, want ErrDiskFull", err)
+		}
+		time.Sleep(2 * time.Second)
+		if next := c.Leader(); next.ID == l.ID {
+			c.T.Errorf("%s still leads without room", l.ID)
+		}
+		if _, err := l.Append(c.T.Context(), body(10)); !errors.Is(err, dledger.ErrNotLeader) {
+			c.T.Errorf("append to the member without room: %v, want ErrNotLeader", err)
 		}
 		c.Disk(l.ID).SetUsed(-1)
 		time.Sleep(2 * time.Second)
-		if _, err := l.Append(c.T.Context(), body(10)); err != nil {
+		if _, err := c.Append(c.T.Context(), body(10)); err != nil {
 			c.T.Errorf("append after space came: %v", err)
 		}
+		c.Agree()
 	})
 }
 

@@ -48,14 +48,15 @@ func leader(t testing.TB, members []*Ledger) *Ledger {
 	t.Helper()
 	deadline := time.After(10 * time.Second)
 	for {
+		first, last := members[0].Changed(), members[len(members)-1].Changed() // taken before the look: no change is missed
 		for _, l := range members {
 			if l.IsLeader() {
 				return l
 			}
 		}
 		select {
-		case <-members[0].Changed():
-		case <-members[len(members)-1].Changed():
+		case <-first:
+		case <-last:
 		case <-deadline:
 			t.Fatal("no leader within 10 s")
 		}

@@ -308,6 +308,7 @@ func TestFullDiskPutsTheSnapshotOff(t *testing.T) {
 			c.T.Errorf("the full disk holds %v", got)
 		}
 		c.Disk("n0").SetFree(-1)
+		time.Sleep(2 * time.Second) // the log looks at its disk once a second
 		e = set(c, 60, 110)
 		if err := mc.Wait(c.T.Context(), e.Index); err != nil {
 			c.T.Fatal(err)

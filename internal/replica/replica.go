@@ -355,7 +355,7 @@ func (r *Replica) propose(now raft.Instant, p *Proposal) {
 		p.finish(raft.StatusDiskError)
 		return
 	}
-	if r.cfg.Log.Full() {
+	if r.core.Role() == raft.Leader && r.cfg.Log.Full() { // elsewhere the client is sent to the leader, which may have room
 		p.finish(raft.StatusDiskFull)
 		return
 	}
