@@ -57,6 +57,19 @@ func (h handler) refuse(c *remoting.Conn, ref remoting.Ref, code int32, base *wi
 	h.sent(c.Reply(ref, ok, wire.AppendError(nil, code, base, r, leader)))
 }
 
+// ledger gives the ledger that a client's request in JSON is for; err is what reading it came to. It is nil once the request has been
+// refused: it cannot be read, or nobody here is meant by it.
+func (h handler) ledger(c *remoting.Conn, f *remoting.Frame, base *wire.Base, err error) *Ledger {
+	l, r := h.s.find(base)
+	if err != nil {
+		l, r = nil, wire.ResultUnexpectedArgument
+	}
+	if l == nil {
+		h.refuse(c, f.Ref(), f.Code, base, r, "")
+	}
+	return l
+}
+
 // member hands a request of another member, or a client's hand-over, to the loop.
 func (h handler) member(c *remoting.Conn, f *remoting.Frame) {
 	ref, code := f.Ref(), f.Code
@@ -125,12 +138,9 @@ func (h handler) append(c *remoting.Conn, f *remoting.Frame) {
 	ref := f.Ref()
 	var req wire.AppendRequest
 	err := req.Decode(f.Body)
-	l, r := h.s.find(&req.Base)
+	l := h.ledger(c, f, &req.Base, err)
 	switch {
-	case err != nil:
-		h.refuse(c, ref, f.Code, &req.Base, wire.ResultUnexpectedArgument, "")
 	case l == nil:
-		h.refuse(c, ref, f.Code, &req.Base, r, "")
 	case req.Body == nil || len(req.Body) > l.bodyMax():
 		h.refuse(c, ref, f.Code, &req.Base, wire.ResultUnexpectedArgument, raft.ID(l.Leader()))
 	default:
@@ -182,12 +192,9 @@ func (h handler) get(c *remoting.Conn, f *remoting.Frame) {
 	ref := f.Ref()
 	var req wire.GetRequest
 	err := req.Decode(f.Body)
-	l, r := h.s.find(&req.Base)
+	l := h.ledger(c, f, &req.Base, err)
 	switch {
-	case err != nil:
-		h.refuse(c, ref, f.Code, &req.Base, wire.ResultUnexpectedArgument, "")
 	case l == nil:
-		h.refuse(c, ref, f.Code, &req.Base, r, "")
 	case !l.IsLeader():
 		h.refuse(c, ref, f.Code, &req.Base, wire.ResultNotLeader, raft.ID(l.Leader()))
 	case req.BeginIndex <= l.Commit():
@@ -303,13 +310,7 @@ func (h handler) batch(c *remoting.Conn, ref remoting.Ref, l *Ledger, a wire.Get
 func (h handler) metadata(c *remoting.Conn, f *remoting.Frame) {
 	var req wire.MetadataRequest
 	err := req.Decode(f.Body)
-	l, r := h.s.find(&req.Base)
-	switch {
-	case err != nil:
-		h.refuse(c, f.Ref(), f.Code, &req.Base, wire.ResultUnexpectedArgument, "")
-	case l == nil:
-		h.refuse(c, f.Ref(), f.Code, &req.Base, r, "")
-	default:
+	if l := h.ledger(c, f, &req.Base, err); l != nil {
 		a := wire.MetadataResponse{Base: wire.Base{Group: l.cfg.Group, LeaderID: raft.ID(l.Leader()), Code: wire.ResultOK, Term: -1}, Peers: l.addresses()}
 		h.sent(c.Reply(f.Ref(), ok, a.AppendTo(nil)))
 	}
