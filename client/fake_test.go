@@ -76,6 +76,8 @@ type fakeGroup struct {
 	log     []string
 	asked   map[int32]int // requests by code
 	largest int           // most appends in one request
+	// transfers are the answers that the next hand-overs get; then they succeed.
+	transfers []raft.Status
 	// fate, if set, decides over requests with appends, before anything else does.
 	fate func(n *fakeNode, bodies [][]byte) fate
 }
@@ -274,6 +276,8 @@ func (n *fakeNode) Handle(c *remoting.Conn, req *remoting.Frame) {
 			a.Status = raft.StatusInconsistentTerm
 		case g.nodes[string(m.Transferee)] == nil:
 			a.Status = raft.StatusUnknownMember
+		case len(g.transfers) > 0:
+			a.Status, g.transfers = g.transfers[0], g.transfers[1:]
 		default:
 			g.leader = string(m.Transferee)
 			g.term++

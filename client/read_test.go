@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"dledger/internal/raft"
 	"dledger/internal/wire"
 )
 
@@ -243,6 +244,25 @@ func TestTransferMovesLeadership(t *testing.T) {
 			t.Errorf("to nobody: %v", err)
 		}
 	})
+}
+
+// A refusal that passes with a Java leader is tried again; one of ours has waited itself and means it.
+func TestTransferTriesAgainWithJavaLeader(t *testing.T) {
+	for _, s := range []raft.Status{raft.StatusTakeLeadershipFailed, raft.StatusFallBehind} {
+		bothKinds(t, func(t *testing.T, java bool) {
+			g := newFakeGroup(t, java, "n0", "n1", "n2")
+			g.transfers = []raft.Status{s, s}
+			var refused *RefusedError
+			switch err := g.client(Config{}).Transfer(t.Context(), "n2"); {
+			case java && err != nil:
+				t.Error(err)
+			case java && g.asked[wire.CodeTransfer] != 3:
+				t.Errorf("asked %d times, want 3", g.asked[wire.CodeTransfer])
+			case !java && (!errors.As(err, &refused) || refused.Code != int(wire.ResultOf(s))):
+				t.Errorf("got %v, want the refusal %v", err, wire.ResultOf(s))
+			}
+		})
+	}
 }
 
 func TestParsePeers(t *testing.T) {

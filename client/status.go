@@ -228,7 +228,8 @@ func (c *Client) ask(ctx context.Context, n node, code int32, body []byte, read 
 // transferTimeout is how long a transfer may take, as in the original's client: the next leader may have to catch up first.
 const transferTimeout = 10 * time.Second
 
-// Transfer hands leadership to the member to. It tries for as long as ctx lasts while there is no leader that could do so. An error
+// Transfer hands leadership to the member to. It tries for as long as ctx lasts while there is no leader that could do so, or a
+// Java leader refuses for a reason that passes. An error
 // that wraps ErrUndecided: the group may have done it, or may yet do it.
 func (c *Client) Transfer(ctx context.Context, to string) error {
 	for pause := readPauseMin; ; pause = min(2*pause, readPauseMax) {
@@ -291,6 +292,12 @@ func (c *Client) transfer(ctx context.Context, l node, to raft.ID) (verdict, err
 		return elsewhere, refused(wire.ResultOf(a.Status), l.id)
 	case raft.StatusTransferring, raft.StatusNotReady:
 		return later, refused(wire.ResultOf(a.Status), l.id)
+	case raft.StatusTakeLeadershipFailed, raft.StatusFallBehind:
+		// A Java 0.4 member that was told to lead falls back when a heartbeat of its leader overtakes the campaign, and a Java leader takes everyone
+		// to be behind right after its election: both pass. Ours waits itself for what passes.
+		if l.kind == kindOriginal {
+			return later, refused(wire.ResultOf(a.Status), l.id)
+		}
 	}
 	return never, refused(wire.ResultOf(a.Status), l.id)
 }

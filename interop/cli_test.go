@@ -102,9 +102,10 @@ func TestOurCommandLineWorksWithOriginalGroup(t *testing.T) {
 			}
 			c := g.Client()
 			defer c.Close()
-			if now, err := c.Leader(within(t, limit)); err != nil || now != to.ID {
-				t.Errorf("%s leads after the transfer (%v), want %s", now, err, to.ID)
-			}
+			must(t, harness.Until(within(t, limit), to.ID+" to be named as the leader", func() bool { // the members hear of it one by one
+				now, err := c.Leader(within(t, limit))
+				return err == nil && now == to.ID
+			}))
 		})
 	}
 }
