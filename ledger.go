@@ -215,6 +215,19 @@ func (l *Ledger) Propose(batch [][]byte, stamp Stamp) *Pending {
 	return p
 }
 
+// ProposeIn is Propose for one term only: unless this member leads in term at the moment the log takes the batch, it is refused with NotLeaderError. What
+// stamp counts can so be made to hold for one leadership, however long a batch waits. done gets the outcome, once and not before
+// ProposeIn has the batch; it may run on the log's own goroutine, so it must be quick.
+func (l *Ledger) ProposeIn(term Term, batch [][]byte, stamp Stamp, done func(Appended, error)) {
+	if err := l.admit(batch); err != nil {
+		done(nowhere, err)
+		return
+	}
+	l.loop.Propose(replica.NewProposal(batch, replica.Stamp(stamp), func(p *replica.Proposal) {
+		done(Appended{First: p.First, Term: p.Term, Pos: p.Pos()}, outcome(p.Status, p.Leader))
+	}).In(term))
+}
+
 // admit refuses what needs no loop to be refused.
 func (l *Ledger) admit(batch [][]byte) error {
 	if l.stopped() {
@@ -261,16 +274,19 @@ func (l *Ledger) bodyMax() int {
 // Done is closed when the outcome is known.
 func (p *Pending) Done() <-chan struct{} { return p.done }
 
+// nowhere is where a batch lies that the log did not take.
+var nowhere = Appended{First: -1, Term: -1}
+
 // Wait waits for the outcome. With a nil error a majority holds the entries, synced to disk in mode Group. ErrTimeout,
 // ErrLeadershipLost, and the end of ctx, leave it undecided: the entries may yet be committed.
 func (p *Pending) Wait(ctx context.Context) (Appended, error) {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		return Appended{First: -1, Term: -1}, fmt.Errorf("%w; the entries may yet be committed", ctx.Err())
+		return nowhere, fmt.Errorf("%w; the entries may yet be committed", ctx.Err())
 	}
 	if p.err != nil {
-		return Appended{First: -1, Term: -1}, p.err
+		return nowhere, p.err
 	}
 	a := Appended{First: p.p.First, Term: p.p.Term, Pos: p.p.Pos()}
 	return a, outcome(p.p.Status, p.p.Leader)
@@ -399,6 +415,45 @@ func entries(p raft.Payload) iter.Seq[[]byte] {
 	}
 }
 
+// Committed calls f for committed entries from index from on, some hundred at a time, until f says false, and gives the index behind the last that f
+// was given; it does not wait. No-op entries are passed over. ErrCompacted: retention has deleted entry from; First tells where the log begins.
+func (l *Ledger) Committed(from Index, f func(Entry) bool) (next Index, err error) {
+	commit := l.Commit()
+	if l.stopped() {
+		return from, ErrClosed
+	}
+	if from > commit {
+		return from, nil
+	}
+	p, _, err := l.store.Read(from, commit+1, 1<<20)
+	if err != nil {
+		return from, l.readError(err)
+	}
+	for b := range entries(p) {
+		h, err := entry.Parse(b)
+		if err != nil {
+			return from, err
+		}
+		from = h.Index + 1
+		if h.Magic == entry.MagicNormal && !f(Entry{Index: h.Index, Term: h.Term, Pos: h.Pos, Body: b[entry.HeaderSize:h.Size:h.Size]}) {
+			break
+		}
+	}
+	return from, nil
+}
+
+// First gives the index of the first entry that is kept, and the byte position where it begins.
+func (l *Ledger) First() (Index, int64) {
+	s := l.store.Bounds()
+	return s.First, s.FirstPos
+}
+
+// CommittedEnd is the byte position behind the last committed entry that this member knows of.
+func (l *Ledger) CommittedEnd() (int64, error) {
+	pos, size, err := l.store.Pos(l.Commit())
+	return pos + int64(size), l.readError(err)
+}
+
 // Confirm waits until a majority has confirmed that this member leads, and gives an index up to which Get then sees every entry
 // that was acknowledged anywhere before Confirm was called: the read of a linearizable register. ErrNotLeader elsewhere.
 func (l *Ledger) Confirm(ctx context.Context) (Index, error) {
@@ -424,6 +479,12 @@ func (l *Ledger) Leader() string { return string(l.loop.View().Leader) }
 
 // IsLeader tells whether this member leads, as far as it knows.
 func (l *Ledger) IsLeader() bool { return l.loop.View().Role == raft.Leader }
+
+// Leading gives the term in which this member leads, as far as it knows.
+func (l *Ledger) Leading() (Term, bool) {
+	v := l.loop.View()
+	return v.Term, v.Role == raft.Leader && v.Err == nil
+}
 
 // Changed gives a channel that is closed at the next change of commit index, term, role or leader. Ask for it before looking at what may change.
 func (l *Ledger) Changed() <-chan struct{} { return l.loop.Changed() }

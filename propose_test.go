@@ -226,3 +226,87 @@ func TestClosedLedgerSaysSo(t *testing.T) {
 		}
 	})
 }
+
+// TestBatchOfAnotherTermIsRefused: leadership goes away and comes back; what was made for the first leadership is not taken in the second, and its stamp
+// does not run.
+func TestBatchOfAnotherTermIsRefused(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		in := func(term dledger.Term, stamp dledger.Stamp) (dledger.Appended, error) {
+			type outcome struct {
+				a   dledger.Appended
+				err error
+			}
+			got := make(chan outcome, 1)
+			l.ProposeIn(term, [][]byte{body(0), body(1)}, stamp, func(a dledger.Appended, err error) { got <- outcome{a, err} })
+			o := <-got
+			return o.a, o.err
+		}
+		term, leads := l.Leading()
+		if !leads {
+			c.T.Fatal("the leader does not know that it leads")
+		}
+		stamped := 0
+		if a, err := in(term, func(int, dledger.Index, int64, []byte) { stamped++ }); err != nil || a.Term != term || len(a.Pos) != 2 || stamped != 2 {
+			c.T.Fatalf("in its term: %+v, %v, %d stamps", a, err, stamped)
+		}
+		for _, other := range []string{c.Followers()[0].ID, l.ID} {
+			if err := c.Leader().TransferLeadership(c.T.Context(), other); err != nil {
+				c.T.Fatal(err)
+			}
+			c.Wait(other+" to lead", c.Member(other).IsLeader)
+		}
+		for _, k := range []dledger.Term{term, term + 100} {
+			a, err := in(k, func(int, dledger.Index, int64, []byte) { stamped++ })
+			var not *dledger.NotLeaderError
+			if !errors.As(err, &not) || a.First != -1 || stamped != 2 {
+				c.T.Errorf("made for term %d, in a later one: %+v, %v, %d stamps; want NotLeaderError", k, a, err, stamped)
+			}
+		}
+		if now, _ := l.Leading(); now <= term {
+			c.T.Errorf("term %d after %d", now, term)
+		}
+		if _, err := in(-1, nil); err != nil {
+			c.T.Errorf("made for any term: %v", err)
+		}
+	})
+}
+
+// TestCommittedGivesWhatGetGives, in pieces, without no-ops, and says where to go on.
+func TestCommittedGivesWhatGetGives(t *testing.T) {
+	t.Parallel()
+	dledgertest.Setup{Config: small}.Run(t, 3, func(c *dledgertest.Cluster) {
+		last := appendSome(c, 0, 50)
+		for _, m := range c.Running() {
+			c.WaitCommitted(last.Index, m.ID)
+			n := 0
+			for next := dledger.Index(0); next <= last.Index; {
+				k := 0
+				to, err := m.Committed(next, func(e dledger.Entry) bool {
+					g, err := m.Get(e.Index)
+					if err != nil || string(g.Body) != string(e.Body) || g.Pos != e.Pos || g.Term != e.Term {
+						c.T.Errorf("%s: %+v, Get gives %+v, %v", m.ID, e, g, err)
+					}
+					n++
+					k++
+					return k < 7
+				})
+				if err != nil || to <= next {
+					c.T.Fatalf("%s: from %d to %d, %v", m.ID, next, to, err)
+				}
+				next = to
+			}
+			if n != 50 {
+				c.T.Errorf("%s: %d entries, want 50", m.ID, n)
+			}
+			if to, err := m.Committed(last.Index+100, nil); err != nil || to != last.Index+100 {
+				c.T.Errorf("behind the end: %d, %v", to, err)
+			}
+			end, err := m.CommittedEnd()
+			if e, err2 := m.Get(m.Commit()); err != nil || err2 != nil || end != e.Pos+48+int64(len(e.Body)) {
+				c.T.Errorf("%s: committed up to %d, %v; %v", m.ID, end, err, err2)
+			}
+		}
+	})
+}

@@ -298,6 +298,19 @@ func (s *Store) State() State {
 		Durable: s.durable.index, Commit: s.commit, Term: s.term, Vote: s.vote, TailLost: s.lost}
 }
 
+// Bounds is where the log begins.
+type Bounds struct {
+	First    raft.Index
+	FirstPos int64
+}
+
+// Bounds gives where the log begins; unlike State it copies nothing.
+func (s *Store) Bounds() Bounds {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return Bounds{First: s.first, FirstPos: s.firstPos}
+}
+
 // Stats gives the counters.
 func (s *Store) Stats() Stats {
 	s.mu.RLock()

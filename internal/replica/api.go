@@ -16,6 +16,7 @@ type Proposal struct {
 	pos    []int64
 	size   int64
 	due    raft.Instant
+	in     raft.Term // the only term in which it may be taken; -1: any
 
 	// Valid once the proposal is finished.
 	Status raft.Status
@@ -42,10 +43,16 @@ func (p *Proposal) finish(s raft.Status) {
 // NewProposal makes a proposal of bodies, which must not be written to until done is called. done is called once, on the loop: it
 // must not block. stamp may be nil.
 func NewProposal(bodies [][]byte, stamp Stamp, done func(*Proposal)) *Proposal {
-	p := &Proposal{bodies: bodies, stamp: stamp, done: done, First: -1, Term: -1, n: len(bodies)}
+	p := &Proposal{bodies: bodies, stamp: stamp, done: done, in: -1, First: -1, Term: -1, n: len(bodies)}
 	for _, b := range bodies {
 		p.size += entry.HeaderSize + int64(len(b)) // empty ones take memory too
 	}
+	return p
+}
+
+// In binds the proposal to a term: in any other it is refused as if this node did not lead. It gives p.
+func (p *Proposal) In(term raft.Term) *Proposal {
+	p.in = term
 	return p
 }
 

@@ -359,6 +359,11 @@ func (r *Replica) propose(now raft.Instant, p *Proposal) {
 		p.finish(raft.StatusDiskFull)
 		return
 	}
+	if p.in >= 0 && p.in != r.core.Term() {
+		p.Leader = r.core.Leader()
+		p.finish(raft.StatusNotLeader)
+		return
+	}
 	first, s := r.core.Propose(len(p.bodies))
 	if s != raft.StatusOK {
 		p.Leader = r.core.Leader()

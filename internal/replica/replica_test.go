@@ -609,3 +609,23 @@ func TestRandomInputsAreAnsweredOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestProposalOfAnotherTermIsNotTaken: not one of the past, and not one of the future.
+func TestProposalOfAnotherTermIsNotTaken(t *testing.T) {
+	w := start(t, 1)
+	w.lead()
+	term := w.r.View().Term
+	for _, k := range []struct {
+		in   raft.Term
+		want raft.Status
+	}{{term - 1, raft.StatusNotLeader}, {term, raft.StatusOK}, {term + 1, raft.StatusNotLeader}, {-1, raft.StatusOK}} {
+		var got []raft.Status
+		w.r.Propose(NewProposal([][]byte{[]byte("a")}, nil, func(p *Proposal) { got = append(got, p.Status) }).In(k.in))
+		w.turn()
+		w.sync()
+		w.turn()
+		if len(got) != 1 || got[0] != k.want {
+			t.Errorf("bound to term %d in term %d: %v, want %v", k.in, term, got, k.want)
+		}
+	}
+}
