@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"net/netip"
 	"strings"
@@ -48,7 +47,7 @@ type Message struct {
 	StoreHost      netip.AddrPort
 	ReconsumeTimes int32
 	PreparedOffset int64 // of a committed transaction: the physical offset of its half message
-	BodyCRC        uint32
+	BodyCRC        uint32 // as stored; AppendStored computes it
 	Body           []byte
 	Properties     string
 }
@@ -134,7 +133,7 @@ func AppendStored(dst []byte, m *Message) ([]byte, error) {
 	be := binary.BigEndian
 	dst = be.AppendUint32(dst, uint32(m.StoredSize()))
 	dst = be.AppendUint32(dst, magic)
-	dst = be.AppendUint32(dst, BodyCRC(m.Body))
+	dst = be.AppendUint32(dst, uint32(BodyCRC(m.Body)))
 	dst = be.AppendUint32(dst, uint32(m.QueueID))
 	dst = be.AppendUint32(dst, uint32(m.Flag))
 	dst = be.AppendUint64(dst, uint64(m.QueueOffset))
@@ -254,12 +253,10 @@ func SetStored(stored []byte, queueOffset, physicalOffset int64) {
 	binary.BigEndian.PutUint64(stored[OffsetPhysicalOffset:], uint64(physicalOffset))
 }
 
-// BodyCRC is the checksum that a stored message carries of its body.
-func BodyCRC(body []byte) uint32 { return crc32.ChecksumIEEE(body) & math.MaxInt32 }
 
 // CheckBody tells whether the body is the one that the checksum was made of.
 func (m *Message) CheckBody() error {
-	if c := BodyCRC(m.Body); c != m.BodyCRC {
+	if c := uint32(BodyCRC(m.Body)); c != m.BodyCRC {
 		return fmt.Errorf("%w: body checksum %#x, stored %#x", ErrMessage, c, m.BodyCRC)
 	}
 	return nil

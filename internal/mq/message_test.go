@@ -219,7 +219,7 @@ func TestHashesAreTheOriginals(t *testing.T) {
 		}
 	}
 	for _, c := range g.CRC32 {
-		if s := BodyCRC([]byte(c.Text)); s != c.UtilAllCrc32 {
+		if s := BodyCRC([]byte(c.Text)); uint32(s) != c.UtilAllCrc32 {
 			t.Errorf("CRC of %q is %d, want %d", c.Text, s, c.UtilAllCrc32)
 		}
 	}

@@ -25,7 +25,8 @@ type RegisterBody struct {
 	Config        TopicConfigTable `json:"topicConfigSerializeWrapper"`
 }
 
-// BodyCRC is the value of the field bodyCrc32: CRC-32 (IEEE) of the body as sent, its sign bit cleared.
+// BodyCRC is the value of the field bodyCrc32, of the body as sent, and the checksum that a stored message carries of its body: CRC-32 (IEEE), its sign
+// bit cleared.
 func BodyCRC(body []byte) int32 { return int32(crc32.ChecksumIEEE(body) & math.MaxInt32) }
 
 // EncodeCompressed writes the form that goes with compressed=true; order and topicSysFlag of topics get lost in it. In zlib's form:

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"dledger"
+	"dledger/internal/mq"
 )
 
 // PutStatus says what became of a message (PutMessageStatus in the original).
@@ -43,12 +44,12 @@ var statusNames = [...]struct {
 	name string
 	code int32
 }{
-	PutOK:                   {"PUT_OK", 0},
-	ServiceNotAvailable:     {"SERVICE_NOT_AVAILABLE", 14},
-	InSyncReplicasNotEnough: {"IN_SYNC_REPLICAS_NOT_ENOUGH", 1},
-	PageCacheBusy:           {"OS_PAGE_CACHE_BUSY", 2},
-	MessageIllegal:          {"MESSAGE_ILLEGAL", 13},
-	UnknownError:            {"UNKNOWN_ERROR", 1},
+	PutOK:                   {"PUT_OK", mq.Success},
+	ServiceNotAvailable:     {"SERVICE_NOT_AVAILABLE", mq.ServiceNotAvailable},
+	InSyncReplicasNotEnough: {"IN_SYNC_REPLICAS_NOT_ENOUGH", mq.SystemError},
+	PageCacheBusy:           {"OS_PAGE_CACHE_BUSY", mq.SystemBusy},
+	MessageIllegal:          {"MESSAGE_ILLEGAL", mq.MessageIllegal},
+	UnknownError:            {"UNKNOWN_ERROR", mq.SystemError},
 }
 
 // Errors of Put beside those of the log.
