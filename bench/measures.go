@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -114,6 +115,7 @@ func figure(v float64) string {
 
 var measures = map[string]func(context.Context, plan, []system, string) []*measured{
 	"append":   measureAppend,
+	"batch":    measureBatch,
 	"get":      measureGet,
 	"start":    measureStart,
 	"failover": measureFailover,
@@ -123,7 +125,7 @@ var measures = map[string]func(context.Context, plan, []system, string) []*measu
 }
 
 func measureNames() []string {
-	return []string{"append", "get", "start", "failover", "catchup", "restart", "usage"}
+	return []string{"append", "batch", "get", "start", "failover", "catchup", "restart", "usage"}
 }
 
 // up starts a cluster in a fresh directory below work and waits for its first append; done ends it and removes the directory.
@@ -232,6 +234,33 @@ func measureAppend(ctx context.Context, p plan, systems []system, work string) [
 		}
 	}
 	return []*measured{rate, half, most}
+}
+
+// measureBatch gives batches to a leader that is part of the load's process: no client and no client protocol.
+func measureBatch(ctx context.Context, p plan, systems []system, work string) []*measured {
+	const entries, size = 64, 1024
+	m := newMeasured("batch append in process", "more", fmt.Sprintf("entries/s of %d B, %d a batch", size, entries))
+	for range p.Rounds {
+		for _, s := range systems {
+			if s.batches == nil {
+				continue
+			}
+			for _, k := range []int{1, 16, 64} {
+				dir, err := os.MkdirTemp(work, "batch-")
+				if err == nil {
+					var v float64
+					if v, err = s.batches(ctx, p, dir, entries, size, k); v > 0 {
+						m.add(fmt.Sprintf("%d batches in flight", k), s.Name, v)
+					}
+					err = errors.Join(err, os.RemoveAll(dir))
+				}
+				if err != nil {
+					m.note("%s, %d in flight: %v", s.Name, k, err)
+				}
+			}
+		}
+	}
+	return []*measured{m}
 }
 
 func cpuOf(c cluster) (sum time.Duration) {

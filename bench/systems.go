@@ -47,6 +47,9 @@ type system struct {
 	// Embedded says that node 0 is part of this process, whose own usage cannot be told from its.
 	Embedded bool
 	start    func(dir string) (cluster, error) // leaves nothing running when it fails
+	// batches, if set, gives batches of n entries of size bytes to a leader within the process of the load, inFlight at a time, and tells how many
+	// entries a second were acknowledged, also when some failed.
+	batches func(ctx context.Context, p plan, dir string, n, size, inFlight int) (perSec float64, err error)
 }
 
 // whole tells systems that keep a log, elect, and are processes that can be killed; the limit's leader is fixed.
@@ -470,6 +473,9 @@ func systems(ctx context.Context, dledger string) (all []system, missing []strin
 		add("ours "+durability+" embed", synced, "compat go, the leader embedded in the process of the load", func(dir string) (cluster, error) {
 			return startInProcess(dir, dledger, durability)
 		})
+		all[len(all)-1].batches = func(ctx context.Context, p plan, dir string, n, size, inFlight int) (float64, error) {
+			return embeddedBatches(ctx, p, dir, dledger, durability, n, size, inFlight)
+		}
 		all[len(all)-2].WayIn = true
 		all[len(all)-1].WayIn, all[len(all)-1].Embedded = true, true
 	}
@@ -486,6 +492,9 @@ func systems(ctx context.Context, dledger string) (all []system, missing []strin
 			return startGroup(dir, harness.Kind{Java: kit}, nil)
 		})
 		all[len(all)-1].Compiles = true
+		all[len(all)-1].batches = func(ctx context.Context, p plan, dir string, n, size, inFlight int) (float64, error) {
+			return originalBatches(ctx, p, kit, dir, n, size, inFlight)
+		}
 	}
 	add("nats R3", false, "v2.15.3, default: syncs every 2 min", func(dir string) (cluster, error) { return startNATS(dir, false) })
 	return all, missing

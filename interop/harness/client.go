@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,12 +47,15 @@ type Answer struct {
 	Index    int64             `json:"index"`
 	Pos      int64             `json:"pos"`
 	Peers    map[string]string `json:"peers"`
-	Entries  []struct {
-		Index int64  `json:"index"`
-		Term  int64  `json:"term"`
-		Pos   int64  `json:"pos"`
-		Body  []byte `json:"body"`
-	} `json:"entries"`
+	Entries  []Read            `json:"entries"`
+}
+
+// Read is one entry of an answer.
+type Read struct {
+	Index int64  `json:"index"`
+	Term  int64  `json:"term"`
+	Pos   int64  `json:"pos"`
+	Body  []byte `json:"body"`
 }
 
 // Client speaks the original's JSON protocol to the nodes of one group. It is written against the protocol alone and shares no
@@ -136,7 +140,15 @@ func (c *Client) Get(ctx context.Context, index int64) ([]byte, error) {
 
 // GetFrom reads the entry at index from node id.
 func (c *Client) GetFrom(ctx context.Context, id string, index int64) (Answer, error) {
-	return c.callJSON(ctx, id, codeGet, map[string]any{"beginIndex": index, "maxSize": 0})
+	b := make([]byte, 0, 80+len(c.group)+len(id))
+	b = append(b, `{"beginIndex":`...)
+	b = strconv.AppendInt(b, index, 10)
+	b = append(b, `,"code":200,"group":"`...)
+	b = append(b, c.group...)
+	b = append(b, `","maxSize":0,"remoteId":"`...)
+	b = append(b, id...)
+	b = append(b, `","term":-1}`...)
+	return c.call(ctx, id, codeGet, b)
 }
 
 // Metadata asks node id for its view: the peers and the leader it knows.
@@ -226,14 +238,90 @@ func (c *Client) call(ctx context.Context, id string, code int, body []byte) (An
 	if err != nil {
 		return Answer{}, fmt.Errorf("call %s: %w", id, err)
 	}
-	a := Answer{Index: -1, Pos: -1, Term: -1}
-	if err := json.Unmarshal(raw, &a); err != nil {
+	a, err := readAnswer(code, raw)
+	if err != nil {
 		return Answer{}, fmt.Errorf("answer of %s: %w", id, err)
 	}
 	if a.Code != OK {
 		return a, &CodeError{Code: a.Code, Leader: a.LeaderID}
 	}
 	return a, nil
+}
+
+// readAnswer reads a body. A measurement shall show the node and not this client, so the two answers that come by the ten thousand are read without
+// reflection, if they look like all nodes write them: no escapes, and no key twice.
+func readAnswer(code int, raw []byte) (Answer, error) {
+	a := Answer{Index: -1, Pos: -1, Term: -1}
+	if a.quick(code, raw) {
+		return a, nil
+	}
+	a = Answer{Index: -1, Pos: -1, Term: -1}
+	return a, json.Unmarshal(raw, &a)
+}
+
+func (a *Answer) quick(code int, raw []byte) bool {
+	if bytes.IndexByte(raw, '\\') >= 0 {
+		return false
+	}
+	var entry []byte
+	switch code {
+	case codeAppend:
+	case codeGet:
+		lo, hi := bytes.Index(raw, []byte(`"entries":[{`)), bytes.LastIndex(raw, []byte(`}]`))
+		if lo < 0 || hi < lo || bytes.Count(raw[lo:hi], []byte("{")) != 1 {
+			return false
+		}
+		entry = raw[lo+len(`"entries":[`) : hi+1]
+		raw = slices.Concat(raw[:lo], raw[hi+len(`}]`):])
+	default:
+		return false
+	}
+	result, ok := number(raw, `"code":`)
+	if !ok || result != OK {
+		return false
+	}
+	a.Code = OK
+	if entry == nil {
+		var have [3]bool
+		a.Index, have[0] = number(raw, `"index":`)
+		a.Pos, have[1] = number(raw, `"pos":`)
+		a.Term, have[2] = number(raw, `"term":`)
+		return have == [3]bool{true, true, true}
+	}
+	var e Read
+	if lo := bytes.Index(entry, []byte(`"body":"`)); lo >= 0 {
+		text := entry[lo+len(`"body":"`):]
+		n := bytes.IndexByte(text, '"')
+		if n < 0 {
+			return false
+		}
+		body, err := base64.StdEncoding.AppendDecode(nil, text[:n])
+		if err != nil {
+			return false
+		}
+		e.Body = body
+		entry = slices.Concat(entry[:lo], text[n+1:])
+	}
+	var have [3]bool
+	e.Index, have[0] = number(entry, `"index":`)
+	e.Pos, have[1] = number(entry, `"pos":`)
+	e.Term, have[2] = number(entry, `"term":`)
+	a.Entries = []Read{e}
+	return have == [3]bool{true, true, true}
+}
+
+// number gives the integer behind key, which stands with its quotes and colon.
+func number(raw []byte, key string) (v int64, ok bool) {
+	i := bytes.Index(raw, []byte(key))
+	if i < 0 {
+		return 0, false
+	}
+	end := i + len(key)
+	for end < len(raw) && (raw[end] == '-' || raw[end] >= '0' && raw[end] <= '9') {
+		end++
+	}
+	v, err := strconv.ParseInt(string(raw[i+len(key):end]), 10, 64)
+	return v, err == nil
 }
 
 func (c *Client) conn(ctx context.Context, id string) (*conn, error) {
@@ -377,7 +465,11 @@ func (n *conn) read() {
 			Opaque int32  `json:"opaque"`
 			Remark string `json:"remark"`
 		}
-		if err := json.Unmarshal(header, &h); err != nil {
+		opaque, haveOpaque := number(header, `"opaque":`)
+		code, haveCode := number(header, `"code":`)
+		if haveOpaque && haveCode && code == OK && bytes.IndexByte(header, '\\') < 0 {
+			h.Opaque, h.Code = int32(opaque), OK
+		} else if err := json.Unmarshal(header, &h); err != nil {
 			n.fail(fmt.Errorf("answer header: %w", err))
 			return
 		}

@@ -1,5 +1,5 @@
-// Package original fetches the Java DLedger and makes it runnable: it owns the artifact's coordinates, our two small drivers
-// (Node.java, a server; Client.java, the original's client at work) and the Java options both need. It starts nothing itself;
+// Package original fetches the Java DLedger and makes it runnable: it owns the artifact's coordinates, our small drivers
+// (Node.java, a server; Client.java, the original's client at work; Batch.java, three servers and their load in one JVM) and the Java options both need. It starts nothing itself;
 // start at Fetch.
 package original
 
@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 )
 
 //go:embed pom.xml
@@ -23,6 +24,9 @@ var nodeSource []byte
 
 //go:embed Client.java
 var clientSource []byte
+
+//go:embed Batch.java
+var batchSource []byte
 
 // Generation names one of the two wire generations of the original; its value is also our setting `compat`.
 type Generation string
@@ -77,7 +81,7 @@ func Fetch(ctx context.Context, g Generation) (*Kit, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the user's cache directory: %w", err)
 	}
-	key := sha256.Sum256(bytes.Join([][]byte{pom, nodeSource, clientSource, []byte(g.Version())}, []byte{0}))
+	key := sha256.Sum256(bytes.Join([][]byte{pom, nodeSource, clientSource, batchSource, []byte(g.Version())}, []byte{0}))
 	home := filepath.Join(cache, "dledger-interop", fmt.Sprintf("%s-%x", g.Version(), key[:8]))
 	if _, err := os.Stat(home); errors.Is(err, os.ErrNotExist) {
 		if err := build(ctx, tools, g, home); err != nil {
@@ -103,7 +107,7 @@ func build(ctx context.Context, tools map[string]string, g Generation, home stri
 		return fmt.Errorf("make the cache of originals: %w", err)
 	}
 	defer os.RemoveAll(tmp) // fails only when already renamed, or leaves a stray directory in a cache
-	for name, text := range map[string][]byte{"pom.xml": pom, "Node.java": nodeSource, "Client.java": clientSource} {
+	for name, text := range map[string][]byte{"pom.xml": pom, "Node.java": nodeSource, "Client.java": clientSource, "Batch.java": batchSource} {
 		if err := os.WriteFile(filepath.Join(tmp, name), text, 0o644); err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
 		}
@@ -113,7 +117,7 @@ func build(ctx context.Context, tools map[string]string, g Generation, home stri
 		return err
 	}
 	if err := run(ctx, tmp, tools["javac"], "-Xlint:all,-processing,-path", "-d", "classes",
-		"-cp", filepath.Join("lib", "*"), "Node.java", "Client.java"); err != nil {
+		"-cp", filepath.Join("lib", "*"), "Node.java", "Client.java", "Batch.java"); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp, home); err != nil && !errors.Is(err, os.ErrExist) {
@@ -142,6 +146,11 @@ func (k *Kit) Node(jvm []string, home string, settings ...string) []string {
 // Client is the argument list of Client.java: count entries of size bytes, threads in flight.
 func (k *Kit) Client(jvm []string, home, group, peers string, count, threads, size int) []string {
 	return k.argv(jvm, home, "Client", []string{group, peers, fmt.Sprint(count), fmt.Sprint(threads), fmt.Sprint(size)})
+}
+
+// Batch is the argument list of Batch.java: batches of n entries of size bytes, inFlight of them at a time, measured for run after warm.
+func (k *Kit) Batch(jvm []string, home, peers, base string, n, size, inFlight int, warm, run time.Duration) []string {
+	return k.argv(jvm, home, "Batch", []string{peers, base, fmt.Sprint(n), fmt.Sprint(size), fmt.Sprint(inFlight), fmt.Sprint(warm.Milliseconds()), fmt.Sprint(run.Milliseconds())})
 }
 
 func (k *Kit) argv(jvm []string, home, class string, args []string) []string {
