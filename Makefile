@@ -2,12 +2,12 @@
 GO ?= go
 FUZZTIME ?= 5s
 
-modules := . bench tools
-# Tests that start no other program. The rest, with the Java originals, is `make interop`.
+modules := . bench tools interop/mq
+# Tests that start no other program. The rest, with the Java originals and stock RocketMQ clients, is `make interop interop-mq`.
 packages = $(shell $(GO) list ./... | grep -v '^dledger/interop')
 staticcheck = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
 
-.PHONY: check format vet staticcheck tidy race sim build test interop planted bench fuzz cover clean
+.PHONY: check format vet staticcheck tidy race sim build test interop interop-mq planted bench fuzz cover clean
 
 # check is what CI asks of every change, but for the tests with other programs.
 check: format vet staticcheck tidy race sim
@@ -19,10 +19,12 @@ vet:
 	$(GO) vet ./...
 	$(GO) vet -tags planted ./internal/...
 	cd bench && $(GO) vet ./...
+	cd interop/mq && $(GO) vet ./...
 
 staticcheck:
 	$(staticcheck) ./...
 	cd bench && $(staticcheck) ./...
+	cd interop/mq && $(staticcheck) ./...
 
 # tidy finds go.mod and go.sum files that `go mod tidy` would change, and shows the change.
 tidy:
@@ -46,6 +48,10 @@ test:
 
 interop:
 	$(GO) test -count=1 -timeout 15m ./interop/...
+
+# interop-mq is stock RocketMQ clients and tools against our name server and brokers.
+interop-mq:
+	cd interop/mq && $(GO) test -count=1 -timeout 15m ./...
 
 # planted breaks one rule of the product at a time and asks whether the simulation notices. Some minutes.
 planted:

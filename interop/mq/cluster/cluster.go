@@ -1,0 +1,359 @@
+// Package cluster runs a name server and broker groups as processes on loopback ports: the stock RocketMQ ones, or ours with the same
+// configuration files, or ours as `dledger up` starts them. It imports nothing of the code it judges. Start at Original, Ours and Up.
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"dledger/interop/harness"
+	"dledger/interop/mq/stock"
+)
+
+// Cluster is a name server and the members of its broker groups. Its methods are for one goroutine, but for Ask and Leader.
+type Cluster struct {
+	Dir        string
+	NameServer string // host:port; `;` between several
+	Nodes      []*Node
+
+	names []*harness.Process // name servers that are processes of their own
+	up    *harness.Process   // `dledger up`, which runs all of it, until a node is killed
+}
+
+// Node is a process that holds members of broker groups, one of the original's and, under `dledger up`, one of each.
+type Node struct {
+	ID    string
+	Addrs []string // where it serves clients, one for each member it holds
+
+	argv, env []string
+	dir, log  string
+	proc      *harness.Process
+	pid       int // under `dledger up`, until it is killed
+}
+
+const (
+	// ClusterName and BrokerName are the names in the clusters of Original and Ours.
+	ClusterName = "DefaultCluster"
+	BrokerName  = "broker-a"
+)
+
+// Original is a name server and one group of three brokers in DLedger mode, of the stock release.
+func Original(dir string, kit *stock.Kit) (*Cluster, error) {
+	nameServer := func(conf string) []string { return kit.NameServer(filepath.Join(dir, "names"), conf) }
+	broker := func(id, conf string) []string { return kit.Broker(filepath.Join(dir, id), conf) }
+	return conf(dir, nameServer, broker)
+}
+
+// Ours is the same of our program, with the same files.
+func Ours(dir, program string) (*Cluster, error) {
+	nameServer := func(conf string) []string { return []string{program, "namesrv", "-c", conf} }
+	broker := func(_, conf string) []string { return []string{program, "broker", "-c", conf} }
+	return conf(dir, nameServer, broker)
+}
+
+func conf(dir string, nameServer func(conf string) []string, broker func(id, conf string) []string) (*Cluster, error) {
+	// A broker listens on its port, the one two below it for old clients, and says the one above it, for the original's replication.
+	ports, err := block(1 + 3*4 + 3)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Dir: dir, NameServer: fmt.Sprintf("127.0.0.1:%d", ports)}
+	home := filepath.Join(dir, "names")
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		return nil, fmt.Errorf("make directory of the name server: %w", err)
+	}
+	file, err := write(filepath.Join(dir, "namesrv.conf"), fmt.Sprintf("listenPort=%d\nkvConfigPath=%[2]s/kvConfig.json\nconfigStorePath=%[2]s/namesrv.properties\n", ports, home))
+	if err != nil {
+		return nil, err
+	}
+	env := append(os.Environ(), "ROCKETMQ_HOME="+dir)
+	p, err := start(nameServer(file), env, dir, filepath.Join(dir, "namesrv.log"), nil)
+	if err != nil {
+		return nil, err
+	}
+	c.names = append(c.names, p)
+	peers := fmt.Sprintf("n0-127.0.0.1:%d;n1-127.0.0.1:%d;n2-127.0.0.1:%d", ports+13, ports+14, ports+15)
+	for i := range 3 {
+		id := fmt.Sprintf("n%d", i)
+		port := ports + 1 + 4*i + 2
+		if err := os.MkdirAll(filepath.Join(dir, id), 0o755); err != nil {
+			return nil, fmt.Errorf("make directory of %s: %w", id, err)
+		}
+		lines := []string{
+			"brokerClusterName=" + ClusterName,
+			"brokerName=" + BrokerName,
+			"brokerIP1=127.0.0.1",
+			"listenPort=" + strconv.Itoa(port),
+			"namesrvAddr=" + c.NameServer,
+			"storePathRootDir=" + filepath.Join(dir, id, "store"),
+			"enableDLegerCommitLog=true",
+			"dLegerGroup=" + BrokerName,
+			"dLegerPeers=" + peers,
+			"dLegerSelfId=" + id,
+			"enablePropertyFilter=true",
+			"transactionCheckInterval=2000",
+			"waitTimeMillsInSendQueue=10000", // on a busy machine the original would refuse sends
+			"mappedFileSizeCommitLog=67108864",
+			"mappedFileSizeConsumeQueue=600000",
+			"mappedFileSizeTimerLog=1048576",
+			"diskMaxUsedSpaceRatio=95", // a fuller disk is not what these tests are about
+		}
+		file, err := write(filepath.Join(dir, id+".conf"), strings.Join(lines, "\n")+"\n")
+		if err != nil {
+			return nil, err
+		}
+		n := &Node{ID: id, Addrs: []string{fmt.Sprintf("127.0.0.1:%d", port)}, argv: broker(id, file), env: env, dir: dir, log: filepath.Join(dir, id+".log")}
+		c.Nodes = append(c.Nodes, n)
+		if err := n.Start(); err != nil {
+			c.Kill()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func write(name, text string) (string, error) {
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		return "", fmt.Errorf("write configuration: %w", err)
+	}
+	return name, nil
+}
+
+// start is harness.Start with an environment, for which a shell is not needed: env(1) is everywhere.
+func start(argv, env []string, dir, log string, line func([]byte)) (*harness.Process, error) {
+	home := ""
+	for _, kv := range env {
+		if strings.HasPrefix(kv, "ROCKETMQ_HOME=") {
+			home = kv
+		}
+	}
+	if home != "" {
+		argv = append([]string{"/usr/bin/env", home}, argv...)
+	}
+	return harness.Start(argv, dir, log, line)
+}
+
+// block finds n ports in a row on which nobody listens and gives the first.
+func block(n int) (int, error) {
+	first, last := 0, 0
+	for range 10 * n {
+		p, err := harness.FreePort()
+		if err != nil {
+			return 0, err
+		}
+		if p != last+1 {
+			first = p
+		}
+		if last = p; last-first == n-1 {
+			return first, nil
+		}
+	}
+	return 0, fmt.Errorf("no %d free ports in a row", n)
+}
+
+// Ready waits until each of groups broker groups takes sends, which it tries with a topic of its own.
+func (c *Cluster) Ready(ctx context.Context, groups int) error {
+	var last error
+	err := harness.Until(ctx, "broker groups that lead", func() bool {
+		leaders, err := c.Leaders(ctx)
+		if err != nil || len(leaders) < groups {
+			last = errors.Join(err, fmt.Errorf("%d groups have a leader", len(leaders)))
+			return false
+		}
+		for _, addr := range leaders {
+			if err := c.CreateTopicAt(ctx, addr, "ready", 1); err != nil {
+				last = err
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w\n%s", err, last, c.Logs())
+	}
+	return nil
+}
+
+// Leaders asks the name server for the address of id 0 by broker name.
+func (c *Cluster) Leaders(ctx context.Context) (map[string]string, error) {
+	names, _, _ := strings.Cut(c.NameServer, ";")
+	r, err := Ask(ctx, names, 106, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	if r.Code != 0 {
+		return nil, fmt.Errorf("name server answers %d to the question for its cluster: %s", r.Code, r.Remark)
+	}
+	var info struct {
+		BrokerAddrTable map[string]struct {
+			BrokerAddrs map[string]string
+		}
+	}
+	if err := json.Unmarshal(unquoted.ReplaceAll(r.Body, []byte(`$1"$2":`)), &info); err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", r.Body, err)
+	}
+	leaders := map[string]string{}
+	for name, b := range info.BrokerAddrTable {
+		if addr := b.BrokerAddrs["0"]; addr != "" {
+			leaders[name] = addr
+		}
+	}
+	return leaders, nil
+}
+
+var unquoted = regexp.MustCompile(`([{,])(-?\d+):`) // the original writes integer keys bare
+
+// CreateTopic makes a topic with queues on every broker group and waits until the name server knows it.
+func (c *Cluster) CreateTopic(ctx context.Context, topic string, queues int) error {
+	leaders, err := c.Leaders(ctx)
+	if err != nil {
+		return err
+	}
+	for _, addr := range leaders {
+		if err := c.CreateTopicAt(ctx, addr, topic, queues); err != nil {
+			return err
+		}
+	}
+	names, _, _ := strings.Cut(c.NameServer, ";")
+	return harness.Until(ctx, "a route for "+topic, func() bool {
+		r, err := Ask(ctx, names, 105, map[string]string{"topic": topic}, nil)
+		return err == nil && r.Code == 0 && bytes.Count(r.Body, []byte(`"writeQueueNums"`)) == len(leaders)
+	})
+}
+
+// CreateTopicAt makes a topic on the broker at addr.
+func (c *Cluster) CreateTopicAt(ctx context.Context, addr, topic string, queues int) error {
+	n := strconv.Itoa(queues)
+	r, err := Ask(ctx, addr, 17, map[string]string{"topic": topic, "defaultTopic": "TBW102", "readQueueNums": n, "writeQueueNums": n, "perm": "6",
+		"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}, nil)
+	if err != nil {
+		return err
+	}
+	if r.Code != 0 {
+		return fmt.Errorf("broker %s answers %d to a new topic: %s", addr, r.Code, r.Remark)
+	}
+	return nil
+}
+
+// NodeAt gives the node that serves clients at addr; nil if there is none.
+func (c *Cluster) NodeAt(addr string) *Node {
+	for _, n := range c.Nodes {
+		if slices.Contains(n.Addrs, addr) {
+			return n
+		}
+	}
+	return nil
+}
+
+// Stop ends everything in an orderly way.
+func (c *Cluster) Stop() error {
+	var all error
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for _, n := range c.Nodes {
+		if n.proc == nil {
+			continue
+		}
+		wg.Go(func() {
+			err := n.Stop()
+			mu.Lock()
+			defer mu.Unlock()
+			all = errors.Join(all, err)
+		})
+	}
+	wg.Wait()
+	for _, p := range c.names {
+		all = errors.Join(all, p.Stop(20*time.Second))
+	}
+	if c.up != nil {
+		all = errors.Join(all, c.up.Stop(20*time.Second))
+	}
+	return all
+}
+
+// Kill ends everything with SIGKILL.
+func (c *Cluster) Kill() {
+	if c.up != nil {
+		_ = c.up.Stop(10 * time.Second) // it ends its nodes; those that are gone make it fail, and here some are
+		c.up = nil
+	}
+	for _, n := range c.Nodes {
+		n.Kill()
+	}
+	for _, p := range c.names {
+		p.Kill()
+	}
+	c.names = nil
+}
+
+// Logs gives the last lines of every log, for a failed test.
+func (c *Cluster) Logs() string {
+	files, _ := filepath.Glob(filepath.Join(c.Dir, "*.log")) // the pattern is right
+	var b strings.Builder
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			continue // it was there a moment ago
+		}
+		text = text[max(0, len(text)-3000):]
+		fmt.Fprintf(&b, "--- %s\n%s\n", filepath.Base(f), text)
+	}
+	return b.String()
+}
+
+// Start starts the node with the command line it had.
+func (n *Node) Start() error {
+	p, err := start(n.argv, n.env, n.dir, n.log, nil)
+	if err != nil {
+		return err
+	}
+	n.proc, n.pid = p, 0
+	return nil
+}
+
+// Kill ends the node as a power switch ends a process, and waits until it is gone.
+func (n *Node) Kill() {
+	if n.proc != nil {
+		n.proc.Kill()
+		return
+	}
+	if n.pid == 0 {
+		return
+	}
+	for syscall.Kill(n.pid, syscall.SIGKILL) == nil { // its parent collects it, and then there is no such process
+		time.Sleep(time.Millisecond)
+	}
+	n.pid = 0
+}
+
+// Stop ends the node in an orderly way, as an operator would.
+func (n *Node) Stop() error {
+	if n.proc != nil {
+		return n.proc.Stop(30 * time.Second)
+	}
+	if n.pid == 0 {
+		return nil
+	}
+	if err := syscall.Kill(n.pid, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop %s: %w", n.ID, err)
+	}
+	for end := time.Now().Add(30 * time.Second); syscall.Kill(n.pid, 0) == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("%s did not end within 30 s of SIGTERM", n.ID)
+		}
+	}
+	n.pid = 0
+	return nil
+}

@@ -1,0 +1,180 @@
+// Package stock fetches unmodified RocketMQ releases and makes them runnable: it owns the artifacts' coordinates (servers.xml, client.xml), our
+// two small drivers (Stock.java, a client at work; Admin.java, mqadmin command by command) and the Java options they need. It
+// starts nothing itself; start at Fetch.
+package stock
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+//go:embed servers.xml
+var serversPom []byte
+
+//go:embed client.xml
+var clientPom []byte
+
+//go:embed Stock.java
+var stockSource []byte
+
+//go:embed Admin.java
+var adminSource []byte
+
+// Release names a set of artifacts.
+type Release string
+
+const (
+	Servers Release = "5.3.3" // name server, broker, tools, and the client of the same release
+	Client4 Release = "4.9.8" // the client alone
+)
+
+// ErrUnavailable says that this machine has no JDK or no Maven.
+var ErrUnavailable = errors.New("stock RocketMQ cannot be run here")
+
+// Kit is one release, ready to run.
+type Kit struct {
+	Release   Release
+	java      string
+	classPath string
+}
+
+// opens lets the servers unmap files, and read addresses of direct buffers, on Java 9 and newer; the release's own start scripts pass the like.
+var opens = []string{
+	"--add-opens=java.base/java.nio=ALL-UNNAMED",
+	"--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+	"--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+	"--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+	"--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+}
+
+// Options are those of a JVM on a small machine that is to start quickly: heap is its limit in MiB.
+func Options(heap int) []string {
+	return []string{fmt.Sprintf("-Xms%dm", heap/4), fmt.Sprintf("-Xmx%dm", heap), "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC",
+		"-XX:TieredStopAtLevel=1", "-Xshare:auto"}
+}
+
+// Fetch brings release r onto this machine and compiles the drivers against it, once per content of this package: the result is kept in
+// the user's cache directory, where parallel callers may race harmlessly. The error wraps ErrUnavailable if there is no JDK or Maven.
+func Fetch(ctx context.Context, r Release) (*Kit, error) {
+	tools := map[string]string{"java": "", "javac": "", "mvn": ""}
+	for name := range tools {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		tools[name] = path
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, fmt.Errorf("find the user's cache directory: %w", err)
+	}
+	pom, sources := serversPom, map[string][]byte{"Stock.java": stockSource, "Admin.java": adminSource}
+	if r == Client4 {
+		pom, sources = clientPom, map[string][]byte{"Stock.java": stockSource}
+	}
+	cache = filepath.Join(cache, "dledger-interop-mq")
+	lib := filepath.Join(cache, fmt.Sprintf("lib-%s-%x", r, sum(pom)))
+	err = once(lib, func(tmp string) error {
+		if err := os.WriteFile(filepath.Join(tmp, "pom.xml"), pom, 0o644); err != nil {
+			return fmt.Errorf("write pom.xml: %w", err)
+		}
+		return run(ctx, tmp, tools["mvn"], "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+tmp)
+	})
+	if err != nil {
+		return nil, err
+	}
+	classes := filepath.Join(cache, fmt.Sprintf("classes-%s-%x", r, sum(pom, stockSource, adminSource)))
+	err = once(classes, func(tmp string) error {
+		argv := []string{"-Xlint:all,-processing,-path,-deprecation,-serial,-classfile", "-d", ".", "-cp", filepath.Join(lib, "*")}
+		for name, text := range sources {
+			if err := os.WriteFile(filepath.Join(tmp, name), text, 0o644); err != nil {
+				return fmt.Errorf("write %s: %w", name, err)
+			}
+			argv = append(argv, name)
+		}
+		return run(ctx, tmp, tools["javac"], argv...)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Kit{Release: r, java: tools["java"], classPath: classes + string(os.PathListSeparator) + filepath.Join(lib, "*")}, nil
+}
+
+func sum(parts ...[]byte) []byte {
+	h := sha256.Sum256(bytes.Join(parts, []byte{0}))
+	return h[:8]
+}
+
+// once fills a directory beside home and renames it, so that home is whole or absent.
+func once(home string, fill func(tmp string) error) error {
+	if _, err := os.Stat(home); err == nil {
+		return nil
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("look for fetched artifacts: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(home), 0o755); err != nil {
+		return fmt.Errorf("make the cache of artifacts: %w", err)
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(home), "fetch-")
+	if err != nil {
+		return fmt.Errorf("make the cache of artifacts: %w", err)
+	}
+	defer os.RemoveAll(tmp) // fails only when already renamed, or leaves a stray directory in a cache
+	if err := fill(tmp); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, home); err != nil {
+		if _, gone := os.Stat(home); gone != nil {
+			return fmt.Errorf("publish fetched artifacts: %w", err)
+		}
+	}
+	return nil
+}
+
+func run(ctx context.Context, dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", filepath.Base(name), err, out)
+	}
+	return nil
+}
+
+// NameServer is the argument list, program first, of the original's name server; home becomes the JVM's user.home, where it logs.
+func (k *Kit) NameServer(home, conf string) []string {
+	return k.argv(Options(128), home, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", conf)
+}
+
+// Broker is the argument list of the original's broker. It wants ROCKETMQ_HOME in its environment, as the name server does.
+func (k *Kit) Broker(home, conf string) []string {
+	return k.argv(Options(384), home, "org.apache.rocketmq.broker.BrokerStartup", "-c", conf)
+}
+
+// Client is the argument list of Stock.java.
+func (k *Kit) Client(home string, args ...string) []string {
+	return k.argv(Options(192), home, "Stock", args...)
+}
+
+// Admin is the argument list of Admin.java, which runs one mqadmin command for each line of its input.
+func (k *Kit) Admin(home string, args ...string) []string {
+	return k.argv(Options(192), home, "Admin", args...)
+}
+
+// MQAdmin is the argument list of mqadmin itself.
+func (k *Kit) MQAdmin(home string, args ...string) []string {
+	return k.argv(Options(192), home, "org.apache.rocketmq.tools.command.MQAdminStartup", args...)
+}
+
+func (k *Kit) argv(jvm []string, home, class string, args ...string) []string {
+	argv := append([]string{k.java}, opens...)
+	argv = append(argv, jvm...)
+	argv = append(argv, "-Duser.home="+home, "-cp", k.classPath, class)
+	return append(argv, args...)
+}
