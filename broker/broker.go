@@ -1,0 +1,258 @@
+// Package broker owns one replica of a broker group: the port that stock clients and tools talk to, and what it keeps beside messages: topics,
+// groups, consumer offsets, locks, connected clients. It speaks of leadership only in terms of "here" and "there": the log elects, the store
+// keeps messages. Start at Broker; table lists every request.
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"dledger"
+	"dledger/internal/mq"
+	"dledger/internal/msgstore"
+	"dledger/internal/remoting"
+)
+
+// Broker is one replica of a broker group (BrokerController in the Java original).
+//
+//  1. every replica answers every request: what needs the leader is passed on to it, and waits for a while if there is none (see gate);
+//  2. what a client is told to be done, is committed: messages by the store, everything else as records of the metadata topic (see meta);
+//  3. each replica applies those records in the order of the log, so that whoever leads next knows them.
+type Broker struct {
+	cfg    Config
+	log    *slog.Logger
+	host   netip.AddrPort // of messages stored here, and in their ids
+	ledger *dledger.Ledger
+	store  *msgstore.Store
+	routes map[int32]route
+
+	server    *remoting.Server
+	listeners []net.Listener
+	replicas  *remoting.Client // connections to the other replicas of this group
+
+	gate    gate
+	meta    *meta
+	offsets offsets
+	clients clients
+	polls   polls
+	names   registrar
+	settler settler
+	keys    *mq.UniqKeys
+	suffix  string // properties of every message stored here
+	started time.Time
+
+	term     atomic.Int64  // in which this replica serves as leader; 0 = it does not
+	promoted chan struct{} // tells follow that the store is ready to lead
+	waiting  atomic.Int64  // requests that have a goroutine
+
+	ctx    context.Context // ends when Close has handed over and drained
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+	mu     sync.Mutex
+	ending bool // no task is begun any more
+	close  sync.Once
+	closed error
+}
+
+// Open recovers what this replica holds, takes part in its group, and serves clients. It returns as soon as the port is open; requests wait
+// until there is a leader.
+func Open(cfg Config) (*Broker, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if len(cfg.idle) > 0 {
+		cfg.Logger.Warn("settings without effect here", "keys", cfg.idle)
+	}
+	b := &Broker{cfg: cfg, log: cfg.Logger.With("broker", cfg.Name, "id", cfg.Log.ID), routes: table(), started: time.Now()}
+	ip, err := netip.ParseAddr(cfg.IP)
+	if err != nil {
+		return nil, err
+	}
+	b.suffix = suffixOf(&b.cfg)
+	b.polls.wake = make(chan struct{}, 1)
+	b.promoted = make(chan struct{}, 1)
+	b.host = netip.AddrPortFrom(ip, uint16(cfg.Port))
+	b.keys = mq.NewUniqKeys(ip)
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if err := b.open(); err != nil {
+		b.cancel()
+		return nil, errors.Join(err, b.shut())
+	}
+	return b, nil
+}
+
+func (b *Broker) open() (err error) {
+	if err := b.listen(); err != nil {
+		return err
+	}
+	if b.ledger, err = dledger.Open(b.cfg.Log); err != nil {
+		return err
+	}
+	b.replicas = remoting.NewClient(remoting.ClientConfig{Dial: b.cfg.Dial, Version: mq.Version, DialTimeout: time.Second,
+		PauseMin: 20 * time.Millisecond, PauseMax: 200 * time.Millisecond, IdleMax: -1, QueueMax: 64 << 20})
+	b.gate.b, b.offsets.b, b.polls.b = b, b, b
+	b.clients.open(b)
+	b.names.open(b)
+	if b.meta, err = openMeta(b); err != nil {
+		return err
+	}
+	b.store, err = msgstore.Open(msgstore.Config{Ledger: b.ledger, Dir: b.cfg.Log.Dir, StoreHost: b.host, MetaTopic: b.meta.topic,
+		MetaFrom: b.meta.state.Pos, Meta: b.meta.apply, LeaderRecord: b.meta.leaderMessage, Arrived: b.polls.arrived, Promoted: b.becameReady,
+		Logger: b.log, FS: b.cfg.Log.FS})
+	if err != nil {
+		return err
+	}
+	b.task("dispatch", func() error { return b.store.Run(b.ctx) })
+	b.task("metadata", func() error { return b.meta.run(b.ctx) })
+	b.task("roles", func() error { return b.follow(b.ctx) })
+	b.task("requests held", func() error { return b.gate.run(b.ctx) })
+	b.task("snapshots", func() error { return b.meta.saves(b.ctx) })
+	b.task("long polls", func() error { return b.polls.run(b.ctx) })
+	b.task("clients", func() error { return b.clients.run(b.ctx) })
+	b.task("offsets", func() error { return b.offsets.run(b.ctx) })
+	b.task("registration", func() error { return b.names.run(b.ctx) })
+	b.serve()
+	return nil
+}
+
+// task runs a goroutine that ends with ctx. One that ends before has failed: this replica then only says so; the log goes on.
+func (b *Broker) task(what string, run func() error) {
+	b.tasks.Go(func() {
+		if err := run(); err != nil && b.ctx.Err() == nil {
+			b.log.Error("stopped for good, restart this broker", "task", what, "error", err)
+		}
+	})
+}
+
+// spawn runs what a request needs a goroutine for. Once Close has closed the connections, nobody waits for it any more and it is not begun.
+func (b *Broker) spawn(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.ending {
+		b.tasks.Go(f)
+	}
+}
+
+// listen opens the main port, and the one 2 below it where old clients send.
+func (b *Broker) listen() error {
+	listen := b.cfg.Listen
+	if listen == nil {
+		listen = func(address string) (net.Listener, error) {
+			_, port, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			return net.Listen("tcp", net.JoinHostPort("", port))
+		}
+	}
+	main, err := listen(b.cfg.address())
+	if err != nil {
+		return fmt.Errorf("listenPort: %w", err)
+	}
+	b.listeners = append(b.listeners, main)
+	if fast := b.cfg.Port - 2; fast > 0 {
+		l, err := listen(net.JoinHostPort(b.cfg.IP, strconv.Itoa(fast)))
+		if err != nil {
+			b.log.Warn("the second port is not served: clients that use the VIP channel do not reach this broker", "error", err)
+		} else {
+			b.listeners = append(b.listeners, l)
+		}
+	}
+	return nil
+}
+
+func (b *Broker) serve() {
+	b.server = remoting.NewServer(remoting.ServerConfig{Handler: remoting.HandlerFunc(b.handle), Version: mq.Version, ConnsMax: b.cfg.ConnsMax,
+		Opened: b.clients.opened, Closed: b.clients.closed, AcceptError: func(err error) {
+			b.log.Warn("connections cannot be accepted for now", "error", err)
+		}})
+	for _, l := range b.listeners {
+		b.tasks.Go(func() { _ = b.server.Serve(l) }) // ends with net.ErrClosed, at Close
+	}
+	b.log.Info("broker serves", "address", b.cfg.address(), "cluster", b.cfg.Cluster)
+}
+
+// becameReady is called by the store.
+func (b *Broker) becameReady(dledger.Term) {
+	select {
+	case b.promoted <- struct{}{}:
+	default:
+	}
+}
+
+// Ledger gives the log beneath, for status and metrics.
+func (b *Broker) Ledger() *dledger.Ledger { return b.ledger }
+
+// Address is what clients connect to.
+func (b *Broker) Address() string { return b.cfg.address() }
+
+// Leads tells whether this replica leads its group and serves as such.
+func (b *Broker) Leads() bool { return b.gate.here() }
+
+// Shutdown is Close, but for a replica whose group lives on: it hands leadership over, and then goes on passing requests to the leader until
+// the clients that used this one have had time to learn of it (Config.DrainMax at most), or ctx ends.
+func (b *Broker) Shutdown(ctx context.Context) error {
+	b.handOver(ctx)
+	b.drain(ctx)
+	return b.Close()
+}
+
+// Close leaves the group: a leader hands leadership over first.
+func (b *Broker) Close() error {
+	b.close.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeMax)
+		b.handOver(ctx)
+		b.names.unregister(ctx)
+		cancel()
+		b.cancel()
+		b.closed = b.shut()
+	})
+	return b.closed
+}
+
+// closeMax bounds what Close does before it stops.
+const closeMax = 3 * time.Second
+
+// shut stops everything; parts may be missing when Open failed.
+func (b *Broker) shut() error {
+	var errs []error
+	if b.server != nil {
+		errs = append(errs, b.server.Close())
+	} else {
+		for _, l := range b.listeners {
+			errs = append(errs, l.Close())
+		}
+	}
+	if b.replicas != nil {
+		errs = append(errs, b.replicas.Close())
+	}
+	b.mu.Lock()
+	b.ending = true
+	b.mu.Unlock()
+	b.tasks.Wait()
+	if b.meta != nil {
+		errs = append(errs, b.meta.save())
+	}
+	if b.store != nil {
+		errs = append(errs, b.store.Close())
+	}
+	if b.ledger != nil {
+		errs = append(errs, b.ledger.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// configDir is where the files are that tools of the original know.
+func (b *Broker) configDir() string { return filepath.Join(b.cfg.Log.Dir, "config") }
+
+func milliseconds(t time.Time) int64 { return t.UnixMilli() }

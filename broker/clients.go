@@ -1,0 +1,385 @@
+package broker
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"dledger/internal/mq"
+	"dledger/internal/remoting"
+)
+
+// Compatibility: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46), and towards clients
+// NOTIFY_CONSUMER_IDS_CHANGED (40). Heartbeat V2 is not offered (the answer carries neither of its fields), so clients stay with V1. A
+// follower that is asked for the members of a group asks the leader.
+
+// Life of what clients have said.
+const (
+	clientLife    = 120 * time.Second // without a heartbeat
+	emptyLife     = 10 * time.Minute  // of a group's subscriptions after its last member has gone
+	clientsLook   = 10 * time.Second
+	heartbeatsMax = 1000 // groups in one heartbeat
+)
+
+// session is one connection of a client, or of another replica.
+type session struct {
+	conn *remoting.Conn
+	addr netip.AddrPort
+	sent atomic.Int64 // when it last sent a message, in ns; 0 = never
+
+	pulls map[*pull]struct{} // held ones; polls.mu
+}
+
+// member is one client in a group.
+type member struct {
+	session  *session
+	id       string
+	language string
+	version  int32
+	seen     time.Time
+}
+
+// consumers is one consumer group as its members describe it (ConsumerGroupInfo in the Java original).
+type consumers struct {
+	members map[string]*member // by client id
+	typ     mq.ConsumeType
+	model   mq.MessageModel
+	from    mq.ConsumeFrom
+	subs    map[string]*subscription // by topic
+	empty   time.Time                // since when it has no member
+}
+
+// subscription is what a group wants of a topic.
+type subscription struct {
+	data   mq.SubscriptionData
+	filter filter // nil = all
+	err    error  // why the expression cannot be understood
+}
+
+// clients knows who is connected (ConsumerManager and ProducerManager in the Java original).
+type clients struct {
+	b *Broker
+
+	mu        sync.RWMutex
+	sessions  map[*session]struct{}
+	consumers map[string]*consumers
+	producers map[string]map[*session]*member
+}
+
+func (c *clients) open(b *Broker) {
+	c.b = b
+	c.sessions, c.consumers, c.producers = map[*session]struct{}{}, map[string]*consumers{}, map[string]map[*session]*member{}
+}
+
+// opened and closed follow the connections of the port.
+func (c *clients) opened(conn *remoting.Conn) {
+	s := &session{conn: conn, addr: addrPort(conn.RemoteAddr().String())}
+	conn.Value = s
+	c.mu.Lock()
+	c.sessions[s] = struct{}{}
+	c.mu.Unlock()
+}
+
+func (c *clients) closed(conn *remoting.Conn, _ error) {
+	s := conn.Value.(*session)
+	c.b.polls.drop(s)
+	c.mu.Lock()
+	delete(c.sessions, s)
+	for group, members := range c.producers {
+		delete(members, s)
+		if len(members) == 0 {
+			delete(c.producers, group)
+		}
+	}
+	var tell []string
+	for group, g := range c.consumers {
+		if g.remove(func(m *member) bool { return m.session == s }) {
+			tell = append(tell, group)
+		}
+	}
+	c.mu.Unlock()
+	c.notify(tell...)
+}
+
+// remove takes members out of a group and tells whether there were any.
+func (g *consumers) remove(gone func(*member) bool) bool {
+	n := len(g.members)
+	maps.DeleteFunc(g.members, func(_ string, m *member) bool { return gone(m) })
+	if len(g.members) == 0 && n > 0 {
+		g.empty = time.Now()
+	}
+	return len(g.members) != n
+}
+
+// addrPort reads an address of the network; one that is none is 0.0.0.0:0.
+func addrPort(s string) netip.AddrPort {
+	a, err := netip.ParseAddrPort(s)
+	if err != nil {
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
+}
+
+// run forgets who has not been heard of for long.
+func (c *clients) run(ctx context.Context) error {
+	tick := time.NewTicker(clientsLook)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now := time.Now()
+		silent := func(m *member) bool { return now.Sub(m.seen) > clientLife }
+		var tell []string
+		c.mu.Lock()
+		for group, members := range c.producers {
+			maps.DeleteFunc(members, func(_ *session, m *member) bool { return silent(m) })
+			if len(members) == 0 {
+				delete(c.producers, group)
+			}
+		}
+		for group, g := range c.consumers {
+			if g.remove(silent) {
+				tell = append(tell, group)
+			}
+			if len(g.members) == 0 && now.Sub(g.empty) > emptyLife {
+				delete(c.consumers, group)
+			}
+		}
+		c.mu.Unlock()
+		c.notify(tell...)
+	}
+}
+
+// sending tells whether a producer that is still connected has sent something within this time.
+func (c *clients) sending(within time.Duration) bool {
+	since := time.Now().Add(-within).UnixNano()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for s := range c.sessions {
+		if s.sent.Load() > since {
+			return true
+		}
+	}
+	return false
+}
+
+// notify tells the members of groups that connected to this replica that they have to share the queues anew.
+func (c *clients) notify(groups ...string) {
+	for _, group := range groups {
+		if config, ok := c.b.meta.groupConfig(group); ok && !config.NotifyConsumerIDsChangedEnable {
+			continue
+		}
+		var conns []*remoting.Conn
+		c.mu.RLock()
+		if g := c.consumers[group]; g != nil && g.model != mq.Broadcasting {
+			for _, m := range g.members {
+				conns = append(conns, m.session.conn)
+			}
+		}
+		c.mu.RUnlock()
+		for _, conn := range conns {
+			// One that does not get it finds out at its next look, every 20 s.
+			_ = conn.Go(remoting.Request{Code: mq.CodeNotifyConsumersChanged, Ext: map[string]string{"consumerGroup": group}}, 0, nil)
+		}
+	}
+}
+
+func (b *Broker) heartbeat(r *request) {
+	var h mq.Heartbeat
+	if err := mq.Unmarshal(r.body(), &h); err != nil {
+		r.malformed(err)
+		return
+	}
+	if h.ClientID == "" || len(h.Consumers)+len(h.Producers) > heartbeatsMax {
+		r.refuse(mq.SystemError, "heartbeat of client %.100q with %d groups: it needs an id, and at most %d groups", h.ClientID, len(h.Consumers)+len(h.Producers), heartbeatsMax)
+		return
+	}
+	var tell []string
+	for i := range h.Consumers {
+		if b.clients.beat(r, h.ClientID, &h.Consumers[i]) {
+			tell = append(tell, h.Consumers[i].GroupName)
+		}
+	}
+	for _, p := range h.Producers {
+		b.clients.produces(r, p.GroupName, h.ClientID)
+	}
+	b.clients.notify(tell...)
+
+	// Groups that are new are made by the leader, which gets the same heartbeat; the client is answered once they are there.
+	if !b.gate.here() {
+		r.ok()
+		return
+	}
+	var left atomic.Int64
+	left.Store(int64(len(h.Consumers)) + 1)
+	done := func(error) { // a group that cannot be made is told of where it is used
+		if left.Add(-1) == 0 {
+			r.ok()
+		}
+	}
+	for _, g := range h.Consumers {
+		b.ensureGroup(g.GroupName, done)
+	}
+	done(nil)
+}
+
+// beat notes a client's part in a consumer group; true: its members have to hear of a change.
+func (c *clients) beat(r *request, clientID string, d *mq.ConsumerData) (changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.consumers[d.GroupName]
+	if g == nil {
+		g = &consumers{members: map[string]*member{}, subs: map[string]*subscription{}}
+		c.consumers[d.GroupName] = g
+	}
+	g.typ, g.model, g.from = d.ConsumeType, d.MessageModel, d.ConsumeFromWhere
+	m := g.members[clientID]
+	if m == nil {
+		m = &member{id: clientID}
+		g.members[clientID] = m
+		changed = true
+	}
+	m.session, m.language, m.version, m.seen = r.session, r.frame.Language, r.frame.Version, time.Now()
+
+	wanted := map[string]bool{}
+	for _, d := range d.Subscriptions {
+		wanted[d.Topic] = true
+		old := g.subs[d.Topic]
+		if old != nil && (d.SubVersion < old.data.SubVersion || d.SubVersion == old.data.SubVersion && d.SubString == old.data.SubString) {
+			continue
+		}
+		changed = changed || old == nil
+		g.subs[d.Topic] = c.b.subscribe(d)
+	}
+	for topic := range g.subs {
+		if !wanted[topic] {
+			delete(g.subs, topic)
+			changed = true
+		}
+	}
+	return changed
+}
+
+// produces notes that a client produces for a group; id is "" when it has only sent a message so far.
+func (c *clients) produces(r *request, group, id string) {
+	c.mu.RLock()
+	m := c.producers[group][r.session]
+	fresh := m != nil && id == ""
+	c.mu.RUnlock()
+	if fresh {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, open := c.sessions[r.session]; !open {
+		return
+	}
+	members := c.producers[group]
+	if members == nil {
+		members = map[*session]*member{}
+		c.producers[group] = members
+	}
+	m = members[r.session]
+	if m == nil {
+		m = &member{session: r.session}
+		members[r.session] = m
+	}
+	if id != "" {
+		m.id = id
+	}
+	m.language, m.version, m.seen = r.frame.Language, r.frame.Version, time.Now()
+}
+
+func (b *Broker) unregisterClient(r *request) {
+	f := r.fields()
+	id := f.Str("clientID")
+	if err := f.Err(); err != nil {
+		r.malformed(err)
+		return
+	}
+	c := &b.clients
+	var tell []string
+	c.mu.Lock()
+	if group := f.StrOr("producerGroup", ""); group != "" {
+		delete(c.producers[group], r.session)
+		if len(c.producers[group]) == 0 {
+			delete(c.producers, group)
+		}
+	}
+	if group := f.StrOr("consumerGroup", ""); group != "" {
+		if g := c.consumers[group]; g != nil && g.remove(func(m *member) bool { return m.id == id }) {
+			tell = append(tell, group)
+		}
+	}
+	c.mu.Unlock()
+	c.notify(tell...)
+	r.ok()
+}
+
+// consumerIDs gives the client ids of a group's members, in order.
+func (c *clients) consumerIDs(group string) []string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	g := c.consumers[group]
+	if g == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(g.members))
+}
+
+// subscription gives what a group wants of a topic; group tells whether it is known at all.
+func (c *clients) subscription(group, topic string) (sub *subscription, model mq.MessageModel, known bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	g := c.consumers[group]
+	if g == nil {
+		return nil, "", false
+	}
+	return g.subs[topic], g.model, true
+}
+
+func (b *Broker) consumerList(r *request) {
+	f := r.fields()
+	group := f.Str("consumerGroup")
+	if err := f.Err(); err != nil {
+		r.malformed(err)
+		return
+	}
+	if r.toLeader() {
+		return
+	}
+	ids := b.clients.consumerIDs(group)
+	if len(ids) == 0 {
+		r.refuse(mq.SystemError, "no consumer for this group, %s", group)
+		return
+	}
+	r.json(mq.ConsumerList{ConsumerIDs: ids})
+}
+
+func (b *Broker) checkClientConfig(r *request) {
+	var body mq.CheckClientConfig
+	if err := mq.Unmarshal(r.body(), &body); err != nil {
+		r.malformed(err)
+		return
+	}
+	if body.Subscription.ExpressionType != mq.ExprSQL {
+		r.ok()
+		return
+	}
+	if !b.cfg.PropertyFilter {
+		r.refuse(mq.SystemError, "The broker does not support consumer to filter message by %s", mq.ExprSQL)
+		return
+	}
+	if s := b.subscribe(body.Subscription); s.err != nil {
+		r.refuse(mq.SubscriptionParseFailed, "%v", s.err)
+		return
+	}
+	r.ok()
+}

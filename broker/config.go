@@ -1,0 +1,395 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/magiconair/properties"
+
+	"dledger"
+	"dledger/internal/mq"
+)
+
+// Config describes one replica of one broker group. NewConfig gives the defaults; Name, Dir and the log's group, id and peers are needed
+// beside them. Set takes the original's keys.
+type Config struct {
+	Cluster     string   // brokerClusterName
+	Name        string   // brokerName: alike on all replicas of the group
+	IP          string   // brokerIP1: the address that clients are given; default the host's first one
+	Port        int      // listenPort; the port 2 below is served too
+	NameServers []string // host:port each
+
+	Log dledger.Config // the replicated log; its Dir is storePathRootDir
+
+	Permission         int32 // brokerPermission: bits of mq.PermRead and mq.PermWrite
+	AutoCreateTopic    bool
+	AutoCreateGroup    bool
+	DefaultQueues      int32 // of a topic made by sending to it, at most
+	MessageSizeMax     int
+	RegionID           string
+	TraceOn            bool // tells clients to send their traces
+	TraceTopic         bool // traceTopicEnable: the topic for them exists
+	TraceTopicName     string
+	RejectTransaction  bool
+	PropertyFilter     bool // SQL92; the original's default is false
+	LongPolling        bool
+	ShortPolling       time.Duration // the wait at a queue's end without LongPolling
+	StoreReplies       bool          // storeReplyMessageEnable
+	ServerReset        bool          // useServerSideResetOffset
+	AcceptSendsFrom    time.Time     // startAcceptSendRequestTimeStamp
+	RegisterEvery      time.Duration // registerNameServerPeriod
+	HeartbeatEvery     time.Duration // brokerHeartbeatInterval, to name servers
+	NotActive          time.Duration // brokerNotActiveTimeoutMillis: a name server that understands it forgets us after it
+	ForwardWait        time.Duration // how long a request is held while no leader is there
+	OffsetEvery        time.Duration // consumer offsets go into the log this often
+	SnapshotEvery      time.Duration // the files under config/ are written this often, if anything changed
+	DrainMax           time.Duration // a replica that is stopped while others live goes on forwarding at most this long
+	PullHeldMax        int           // long polls held at once
+	ConnsMax           int
+	DelayLevels        string // messageDelayLevel
+	TransactionTimeout time.Duration
+	TransactionChecks  int
+	TransactionEvery   time.Duration // transactionCheckInterval
+	TimerEnabled       bool
+	TimerMax           time.Duration // timerMaxDelaySec
+
+	Logger *slog.Logger
+
+	// For tests of programs: the network between clients, replicas and name servers.
+	Dial   func(ctx context.Context, address string) (net.Conn, error)
+	Listen func(address string) (net.Listener, error)
+
+	given  map[string]string // every key that was set, as it was written
+	idle   []string          // those of them without effect
+	mode   bool              // enableDLegerCommitLog
+	loaded bool              // from a file, where the mode has to be said
+}
+
+// NewConfig gives a Config with the defaults of the original, but where it says otherwise.
+func NewConfig() Config {
+	return Config{
+		Cluster: "DefaultCluster", Port: 10911,
+		Permission: mq.PermRead | mq.PermWrite, AutoCreateTopic: true, AutoCreateGroup: true, DefaultQueues: 8, MessageSizeMax: 4 << 20,
+		RegionID: "DefaultRegion", TraceOn: true, TraceTopicName: mq.TopicTrace, PropertyFilter: true, LongPolling: true,
+		ShortPolling: time.Second, StoreReplies: true, ServerReset: true,
+		RegisterEvery: 30 * time.Second, HeartbeatEvery: time.Second, NotActive: 10 * time.Second,
+		ForwardWait: 2 * time.Second, OffsetEvery: 200 * time.Millisecond, SnapshotEvery: 5 * time.Second, DrainMax: 60 * time.Second,
+		PullHeldMax: 100000, ConnsMax: 50000,
+		DelayLevels:        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+		TransactionTimeout: 6 * time.Second, TransactionChecks: 15, TransactionEvery: 30 * time.Second,
+		TimerEnabled: true, TimerMax: 3 * 24 * time.Hour,
+	}
+}
+
+// ReadConfig reads a broker.conf of the original.
+func ReadConfig(name string) (Config, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return Config{}, err
+	}
+	c, err := ParseConfig(string(text))
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", name, err)
+	}
+	return c, nil
+}
+
+// ParseConfig is ReadConfig for a text: a properties file.
+func ParseConfig(text string) (Config, error) {
+	c := NewConfig()
+	c.loaded = true
+	load := properties.Loader{Encoding: properties.UTF8, DisableExpansion: true}
+	p, err := load.LoadBytes([]byte(text))
+	if err != nil {
+		return c, err
+	}
+	for _, key := range p.Keys() {
+		value, _ := p.Get(key)
+		if err := c.Set(key, value); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// Set sets one key of the original's broker.conf, or one of ours: durability, compat, and whatever dledger.Settings names. A key that has no
+// effect is noted, see Idle.
+func (c *Config) Set(key, value string) error {
+	value = strings.TrimSpace(strings.ReplaceAll(value, "${user.home}", home()))
+	if c.given == nil {
+		c.given = map[string]string{}
+	}
+	c.given[key] = value
+	if set, ok := keys[key]; ok {
+		if err := set(c, value); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		return nil
+	}
+	if slices.ContainsFunc(dledger.Settings(), func(s dledger.Setting) bool { return s.Key == key }) {
+		if _, err := c.Log.Set(key, value); err != nil {
+			return err
+		}
+		return nil
+	}
+	if !slices.Contains(c.idle, key) {
+		c.idle = append(c.idle, key)
+	}
+	return nil
+}
+
+// Idle gives the keys that were set and have no effect here.
+func (c *Config) Idle() []string { return c.idle }
+
+func home() string {
+	dir, err := os.UserHomeDir()
+	if err != nil {
+		return "."
+	}
+	return dir
+}
+
+// key is what setting one key does.
+type key = func(c *Config, v string) error
+
+func text(f func(*Config) *string) key {
+	return func(c *Config, v string) error { *f(c) = v; return nil }
+}
+
+func whole[T int | int32 | int64](f func(*Config) *T, lo, hi int64) key {
+	return func(c *Config, v string) error {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < lo || n > hi {
+			return fmt.Errorf("%q is not a whole number from %d to %d", v, lo, hi)
+		}
+		*f(c) = T(n)
+		return nil
+	}
+}
+
+func truth(f func(*Config) *bool) key {
+	return func(c *Config, v string) error {
+		b, err := strconv.ParseBool(strings.ToLower(v))
+		if err != nil {
+			return fmt.Errorf("%q is neither true nor false", v)
+		}
+		*f(c) = b
+		return nil
+	}
+}
+
+func lasting(f func(*Config) *time.Duration, unit time.Duration) key {
+	return func(c *Config, v string) error {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < 0 || n > int64(1000*24*time.Hour/unit) {
+			return fmt.Errorf("%q is no number of %v", v, unit)
+		}
+		*f(c) = time.Duration(n) * unit
+		return nil
+	}
+}
+
+// logKey passes a key on to the log, by the name it has there.
+func logKey(name string) key {
+	return func(c *Config, v string) error {
+		if _, err := c.Log.Set(name, v); err != nil {
+			return errors.New(strings.TrimPrefix(err.Error(), name+": "))
+		}
+		return nil
+	}
+}
+
+// keys are those of broker.conf that have an effect.
+var keys = map[string]key{
+	"brokerClusterName": text(func(c *Config) *string { return &c.Cluster }),
+	"brokerName":        text(func(c *Config) *string { return &c.Name }),
+	"brokerIP1":         text(func(c *Config) *string { return &c.IP }),
+	"listenPort":        whole(func(c *Config) *int { return &c.Port }, 1, 65535),
+	"bindAddress": func(c *Config, v string) error { // all interfaces, always
+		return nil
+	},
+	"namesrvAddr": func(c *Config, v string) error {
+		servers, err := ParseNameServers(v)
+		c.NameServers = servers
+		return err
+	},
+
+	"enableDLegerCommitLog":     truth(func(c *Config) *bool { return &c.mode }),
+	"dLegerGroup":               logKey("group"),
+	"dLegerSelfId":              logKey("selfId"),
+	"dLegerPeers":               logKey("peers"),
+	"preferredLeaderId":         logKey("preferredLeaderIds"),
+	"storePathRootDir":          logKey("storeBaseDir"),
+	"storePathDLedgerCommitLog": logKey("dataStorePath"),
+	"readOnlyCommitLogStorePaths": func(c *Config, v string) error {
+		c.Log.ReadOnlyDataDirs = split(v, ",")
+		return nil
+	},
+	"mappedFileSizeCommitLog": logKey("mappedFileSizeForEntryData"),
+	"deleteWhen":              logKey("deleteWhen"),
+	"fileReservedTime": func(c *Config, v string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 || n > 1<<20 {
+			return fmt.Errorf("%q is no number of hours", v)
+		}
+		c.Log.ReservedHours = n + 1 // as the original does
+		return nil
+	},
+	"diskMaxUsedSpaceRatio": func(c *Config, v string) error {
+		n, err := strconv.ParseFloat(v, 64)
+		if err != nil || n < 10 || n > 95 {
+			return fmt.Errorf("%q is no number from 10 to 95", v)
+		}
+		c.Log.DiskCheckRatio = n / 100
+		return nil
+	},
+	"cleanFileForciblyEnable": truth(func(c *Config) *bool { return &c.Log.ForceClean }),
+
+	"brokerPermission":                whole(func(c *Config) *int32 { return &c.Permission }, 0, 7),
+	"autoCreateTopicEnable":           truth(func(c *Config) *bool { return &c.AutoCreateTopic }),
+	"autoCreateSubscriptionGroup":     truth(func(c *Config) *bool { return &c.AutoCreateGroup }),
+	"defaultTopicQueueNums":           whole(func(c *Config) *int32 { return &c.DefaultQueues }, 1, 16384),
+	"maxMessageSize":                  whole(func(c *Config) *int { return &c.MessageSizeMax }, 1024, 15<<20),
+	"regionId":                        text(func(c *Config) *string { return &c.RegionID }),
+	"traceOn":                         truth(func(c *Config) *bool { return &c.TraceOn }),
+	"traceTopicEnable":                truth(func(c *Config) *bool { return &c.TraceTopic }),
+	"msgTraceTopicName":               text(func(c *Config) *string { return &c.TraceTopicName }),
+	"rejectTransactionMessage":        truth(func(c *Config) *bool { return &c.RejectTransaction }),
+	"enablePropertyFilter":            truth(func(c *Config) *bool { return &c.PropertyFilter }),
+	"longPollingEnable":               truth(func(c *Config) *bool { return &c.LongPolling }),
+	"shortPollingTimeMills":           lasting(func(c *Config) *time.Duration { return &c.ShortPolling }, time.Millisecond),
+	"storeReplyMessageEnable":         truth(func(c *Config) *bool { return &c.StoreReplies }),
+	"useServerSideResetOffset":        truth(func(c *Config) *bool { return &c.ServerReset }),
+	"startAcceptSendRequestTimeStamp": sendsFrom,
+	"registerNameServerPeriod":        lasting(func(c *Config) *time.Duration { return &c.RegisterEvery }, time.Millisecond),
+	"brokerHeartbeatInterval":         lasting(func(c *Config) *time.Duration { return &c.HeartbeatEvery }, time.Millisecond),
+	"brokerNotActiveTimeoutMillis":    lasting(func(c *Config) *time.Duration { return &c.NotActive }, time.Millisecond),
+	"messageDelayLevel":               text(func(c *Config) *string { return &c.DelayLevels }),
+	"transactionTimeOut":              lasting(func(c *Config) *time.Duration { return &c.TransactionTimeout }, time.Millisecond),
+	"transactionCheckMax":             whole(func(c *Config) *int { return &c.TransactionChecks }, 1, 1<<20),
+	"transactionCheckInterval":        lasting(func(c *Config) *time.Duration { return &c.TransactionEvery }, time.Millisecond),
+	"timerWheelEnable":                truth(func(c *Config) *bool { return &c.TimerEnabled }),
+	"timerMaxDelaySec":                lasting(func(c *Config) *time.Duration { return &c.TimerMax }, time.Second),
+
+	// Ours.
+	"forwardWaitMs":          lasting(func(c *Config) *time.Duration { return &c.ForwardWait }, time.Millisecond),
+	"drainMaxMs":             lasting(func(c *Config) *time.Duration { return &c.DrainMax }, time.Millisecond),
+	"consumerOffsetPeriodMs": lasting(func(c *Config) *time.Duration { return &c.OffsetEvery }, time.Millisecond),
+	"heldPullsMax":           whole(func(c *Config) *int { return &c.PullHeldMax }, 1, 1<<30),
+	"connectionsMax":         whole(func(c *Config) *int { return &c.ConnsMax }, 1, 1<<30),
+}
+
+func sendsFrom(c *Config, v string) error {
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil {
+		return fmt.Errorf("%q is no time in milliseconds", v)
+	}
+	c.AcceptSendsFrom = time.UnixMilli(n)
+	return nil
+}
+
+func split(s, by string) []string {
+	var out []string
+	for part := range strings.SplitSeq(s, by) {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// ParseNameServers reads "host:port;host:port".
+func ParseNameServers(s string) ([]string, error) {
+	servers := split(s, ";")
+	for _, address := range servers {
+		if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+			return nil, fmt.Errorf("name server %q is not host:port", address)
+		}
+	}
+	return servers, nil
+}
+
+// withDefaults fills in what depends on other fields.
+func (c Config) withDefaults() (Config, error) {
+	if c.Log.Group == "" {
+		c.Log.Group = c.Name
+	}
+	if c.Name == "" {
+		c.Name = c.Log.Group
+	}
+	if c.Log.Dir == "" {
+		c.Log.Dir = filepath.Join(home(), "store")
+	}
+	if c.IP == "" {
+		c.IP = hostIP().String()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Log.Logger == nil {
+		c.Log.Logger = c.Logger
+	}
+	return c, c.check()
+}
+
+// check names the first field that cannot be meant.
+func (c *Config) check() error {
+	switch {
+	case c.loaded && !c.mode:
+		return errors.New("enableDLegerCommitLog is not true: only brokers in DLedger mode are served; for a single one give it one peer")
+	case c.Name == "":
+		return errors.New("brokerName is missing")
+	case c.Log.ID == "":
+		return errors.New("dLegerSelfId is missing")
+	case c.Log.Peers == "":
+		return errors.New("dLegerPeers is missing")
+	case strings.ContainsAny(c.Cluster+c.Name, ";,: \t\n"):
+		return fmt.Errorf("brokerName %q, brokerClusterName %q: no blanks, commas, colons or semicolons", c.Name, c.Cluster)
+	}
+	if _, err := netip.ParseAddr(c.IP); err != nil {
+		return fmt.Errorf("brokerIP1 %q is no address", c.IP)
+	}
+	return nil
+}
+
+// address is what clients and other replicas are told to connect to.
+func (c *Config) address() string { return net.JoinHostPort(c.IP, strconv.Itoa(c.Port)) }
+
+// haAddress is where the original copies its log from; here nobody listens on it, but name servers want one.
+func (c *Config) haAddress() string { return net.JoinHostPort(c.IP, strconv.Itoa(c.Port+1)) }
+
+// followerID is the broker id of this replica while it does not lead: the number in the log's id, from its second character on, plus one.
+func (c *Config) followerID() int64 {
+	if len(c.Log.ID) > 1 {
+		if n, err := strconv.ParseInt(c.Log.ID[1:], 10, 32); err == nil && n >= 0 {
+			return n + 1
+		}
+	}
+	return 1
+}
+
+// hostIP is the address of this host that others reach it by, as far as it can be guessed: an IPv4 address of an interface that is up, the
+// loopback one if there is no other.
+func hostIP() netip.Addr {
+	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return loopback
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && !p.Addr().IsLoopback() && !p.Addr().IsLinkLocalUnicast() {
+			return p.Addr()
+		}
+	}
+	return loopback
+}

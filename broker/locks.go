@@ -1,0 +1,73 @@
+package broker
+
+import (
+	"time"
+
+	"dledger/internal/mq"
+)
+
+// Compatibility: LOCK_BATCH_MQ (41), UNLOCK_BATCH_MQ (42). Locks go through the log, so a consumer keeps them when leadership moves; the
+// original forgets them and can give a queue to two owners for a minute. onlyThisBroker is ignored: the group has one table.
+
+func (b *Broker) lockRequest(r *request) (q mq.LockRequest, rec *lockRecord, ok bool) {
+	if err := mq.Unmarshal(r.body(), &q); err != nil {
+		r.malformed(err)
+		return q, nil, false
+	}
+	rec = &lockRecord{Group: q.ConsumerGroup, Client: q.ClientID}
+	for _, queue := range q.Queues {
+		if queue.BrokerName == "" || queue.BrokerName == b.cfg.Name {
+			rec.Queues = append(rec.Queues, lockQueue{queue.Topic, queue.QueueID})
+		}
+	}
+	if rec.Group == "" || rec.Client == "" {
+		r.refuse(mq.SystemError, "consumerGroup %q and clientId %q must both be given", rec.Group, rec.Client)
+		return q, nil, false
+	}
+	return q, rec, true
+}
+
+func (b *Broker) lockQueues(r *request) {
+	q, rec, ok := b.lockRequest(r)
+	if !ok {
+		return
+	}
+	b.meta.submit(record{Kind: "lock", Lock: rec}, func(err error) {
+		if err != nil {
+			b.failed(r, err)
+			return
+		}
+		answer := mq.LockAnswer{Queues: []mq.MessageQueue{}}
+		for _, queue := range q.Queues {
+			if b.meta.lockedBy(rec.Group, queueKey{queue.Topic, queue.QueueID}) == rec.Client {
+				answer.Queues = append(answer.Queues, queue)
+			}
+		}
+		r.json(answer)
+	})
+}
+
+func (b *Broker) unlockQueues(r *request) {
+	_, rec, ok := b.lockRequest(r)
+	if !ok {
+		return
+	}
+	b.meta.submit(record{Kind: "unlock", Unlock: rec}, func(err error) {
+		if err != nil {
+			b.failed(r, err)
+			return
+		}
+		r.ok()
+	})
+}
+
+// lockedBy gives the client that holds a queue; "" if nobody does.
+func (m *meta) lockedBy(group string, q queueKey) string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	l, ok := m.state.Locks[group][q]
+	if !ok || l.expired(milliseconds(time.Now())) {
+		return ""
+	}
+	return l.client
+}

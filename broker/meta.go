@@ -1,0 +1,330 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"dledger"
+	"dledger/internal/mq"
+	"dledger/internal/msgstore"
+)
+
+// record is a change of what a broker group keeps beside messages: the body of a message in the metadata topic, as JSON. Kind is for readers; every
+// member that is set is applied. Times are the leader's clock, in ms, so that all replicas come to the same state.
+type record struct {
+	Kind string `json:"kind"`
+	At   int64  `json:"at"`
+	Term int64  `json:"term,omitempty"`
+
+	Leader    *leaderRecord                         `json:"leader,omitempty"`
+	Topics    map[string]mq.TopicConfig             `json:"topics,omitempty"`
+	NoTopics  []string                              `json:"noTopics,omitempty"`
+	Groups    map[string]mq.SubscriptionGroupConfig `json:"groups,omitempty"`
+	NoGroups  []string                              `json:"noGroups,omitempty"`
+	Offsets   map[string]map[int32]int64            `json:"offsets,omitempty"` // "topic@group" → queue → offset
+	NoOffsets []string                              `json:"noOffsets,omitempty"`
+	Resets    map[string]map[int32]int64            `json:"resets,omitempty"` // as Offsets; -1 takes one back
+	Lock      *lockRecord                           `json:"lock,omitempty"`
+	Unlock    *lockRecord                           `json:"unlock,omitempty"`
+	Progress  map[string]json.RawMessage            `json:"progress,omitempty"` // of the services of the leader, by name
+	Full      *fullRecord                           `json:"full,omitempty"`
+}
+
+// leaderRecord is written first thing by a new leader: where its clients and the other replicas reach it.
+type leaderRecord struct {
+	ID      string `json:"id"`
+	Address string `json:"address"`
+}
+
+// fullRecord opens a copy of everything: this record and the parts-1 that follow are the whole state. One is made in each data file of the log, so
+// that a log whose older files are deleted still tells all.
+type fullRecord struct {
+	Part  int                     `json:"part"`
+	Parts int                     `json:"parts"`
+	Locks []lockRecord            `json:"locks,omitempty"`
+	Peers map[string]string       `json:"peers,omitempty"` // addresses of replicas that have led, by id
+	Ver   map[string]tableVersion `json:"versions,omitempty"`
+}
+
+// change is a record on its way.
+type change struct {
+	rec  record
+	done func(error)
+}
+
+// meta writes records, applies committed ones, and keeps the state that follows from them (TopicConfigManager, SubscriptionGroupManager,
+// ConsumerOffsetManager and others in the Java original).
+//
+//  1. the state changes in apply alone, in log order, on every replica;
+//  2. the leader has one batch of records on the way at a time, so a full copy made between two batches misses none;
+//  3. done of a change is called when its record is committed and applied here, or with the reason why it surely or perhaps is not.
+type meta struct {
+	b     *Broker
+	topic string
+	wake  chan struct{}
+
+	mu      sync.RWMutex
+	state   state
+	waiting []change      // for the writer
+	told    chan struct{} // closed at the next leader record
+	saved   int64         // state.Pos in the files
+	leading int64         // term in which the writer works; 0 = it does not
+	applied chan struct{} // closed when a record is applied
+}
+
+func openMeta(b *Broker) (*meta, error) {
+	m := &meta{b: b, topic: mq.TopicMetadataStem + b.cfg.Name, wake: make(chan struct{}, 1), told: make(chan struct{}), applied: make(chan struct{}), saved: -1}
+	m.state = newState(&b.cfg)
+	if err := m.load(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// ErrNotServing: this replica is not, or no longer, the leader that writes records.
+var errNotServing = &dledger.NotLeaderError{}
+
+// submit gives the group a change. done is called once, from another goroutine or this one, and must not block.
+func (m *meta) submit(rec record, done func(error)) {
+	rec.At = milliseconds(time.Now())
+	m.mu.Lock()
+	if m.leading == 0 {
+		m.mu.Unlock()
+		done(errNotServing)
+		return
+	}
+	rec.Term = m.leading
+	m.waiting = append(m.waiting, change{rec, done})
+	m.mu.Unlock()
+	m.kick()
+}
+
+// write is submit for a caller that waits.
+func (m *meta) write(ctx context.Context, rec record) error {
+	got := make(chan error, 1)
+	m.submit(rec, func(err error) { got <- err })
+	select {
+	case err := <-got:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w; the change may yet be made", ctx.Err())
+	}
+}
+
+func (m *meta) kick() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// leaderMessage is what the store opens each leadership with.
+func (m *meta) leaderMessage(term dledger.Term) *mq.Message {
+	return m.message(&record{Kind: "leader", Term: int64(term), Leader: &leaderRecord{ID: m.b.cfg.Log.ID, Address: m.b.cfg.address()}})
+}
+
+// lead begins to write in a term; resign ends it, what waits is refused.
+func (m *meta) lead(term dledger.Term) {
+	m.mu.Lock()
+	m.leading = int64(term)
+	m.mu.Unlock()
+	m.kick()
+}
+
+func (m *meta) resign() {
+	m.mu.Lock()
+	m.leading = 0
+	m.mu.Unlock()
+	m.kick()
+}
+
+// run is the writer: it gives all that waits to the log as one batch, and when that is applied the next.
+func (m *meta) run(ctx context.Context) error {
+	defer func() {
+		m.mu.Lock()
+		line := m.waiting
+		m.waiting, m.leading = nil, 0
+		m.mu.Unlock()
+		for _, c := range line {
+			c.done(dledger.ErrClosed)
+		}
+	}()
+	for {
+		m.mu.Lock()
+		line := m.waiting
+		m.waiting = nil
+		leading := m.leading
+		m.mu.Unlock()
+		if len(line) == 0 {
+			if leading != 0 && m.fullDue() {
+				if err := m.put(ctx, m.full()); err != nil && ctx.Err() == nil {
+					m.b.log.Warn("no full copy of the metadata in this file yet, it is tried again", "error", err)
+				}
+			}
+			select {
+			case <-m.wake:
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			continue
+		}
+		recs := make([]record, len(line))
+		for i, c := range line {
+			recs[i] = c.rec
+		}
+		err := error(errNotServing)
+		if leading != 0 {
+			err = m.put(ctx, recs)
+		}
+		for _, c := range line {
+			c.done(err)
+		}
+	}
+}
+
+// put gives records to the log and waits until they are applied here.
+func (m *meta) put(ctx context.Context, recs []record) error {
+	var msgs []*mq.Message
+	for i := range recs {
+		msgs = append(msgs, m.message(&recs[i]))
+	}
+	got := make(chan msgstore.PutResult, 1)
+	m.b.store.Put(msgs, func(r msgstore.PutResult) { got <- r })
+	var r msgstore.PutResult
+	select {
+	case r = <-got:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if r.Status != msgstore.PutOK {
+		if r.Err == nil {
+			return fmt.Errorf("metadata: %v", r.Status)
+		}
+		return r.Err
+	}
+	for {
+		m.mu.RLock()
+		applied, at := m.applied, m.state.Pos
+		m.mu.RUnlock()
+		if at >= r.Pos[len(r.Pos)-1] {
+			return nil
+		}
+		select {
+		case <-applied:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// message is a record as the log gets it.
+func (m *meta) message(rec *record) *mq.Message {
+	rec.At = milliseconds(time.Now())
+	body, err := json.Marshal(rec)
+	if err != nil {
+		panic(fmt.Sprintf("a record of kind %s cannot be written: %v", rec.Kind, err)) // it consists of texts and numbers
+	}
+	return &mq.Message{Topic: m.topic, Body: body, BornTime: rec.At, BornHost: m.b.host, Properties: mq.PropSet("", mq.PropTags, rec.Kind)}
+}
+
+// apply takes a committed message of the metadata topic; the store calls it in log order, also again for some after a restart.
+func (m *meta) apply(pos int64, msg *mq.Message) error {
+	var rec record
+	if len(msg.Body) == 0 {
+		return nil // of a leader that has nothing to say
+	}
+	if err := json.Unmarshal(msg.Body, &rec); err != nil {
+		return fmt.Errorf("metadata at %d: %w", pos, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if pos <= m.state.Pos && rec.Term <= m.state.Term {
+		return nil
+	}
+	m.state.apply(&rec, pos, func() state { return newState(&m.b.cfg) })
+	if rec.Leader != nil {
+		close(m.told)
+		m.told = make(chan struct{})
+	}
+	close(m.applied)
+	m.applied = make(chan struct{})
+	return nil
+}
+
+// leaderChanged gives a channel that is closed when the next leader record is applied.
+func (m *meta) leaderChanged() <-chan struct{} {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.told
+}
+
+// addressOf gives the broker address of another replica; "" if it never led.
+func (m *meta) addressOf(id string) string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.Replicas[id]
+}
+
+// fullDue tells whether the log has gone on to another data file since the last full copy.
+func (m *meta) fullDue() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	size := m.b.cfg.Log.DataFileSize
+	if size == 0 {
+		size = 1 << 30
+	}
+	return m.state.Pos/size != m.state.FullPos/size || m.state.FullPos < 0
+}
+
+// fullPart is how many topics, groups or offset tables a part of a full copy holds.
+const fullPart = 2000
+
+// full gives the records of a full copy.
+func (m *meta) full() []record {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	s := &m.state
+	first := record{Kind: "full", Term: m.leading, Full: &fullRecord{Peers: maps.Clone(s.Replicas), Locks: s.lockRecords(), Ver: maps.Clone(s.Versions)}, Progress: maps.Clone(s.Progress)}
+	recs := []record{first}
+	part := func() *record {
+		recs = append(recs, record{Kind: "full", Term: m.leading, Full: &fullRecord{}})
+		return &recs[len(recs)-1]
+	}
+	chunk(s.Topics, part, func(r *record, t map[string]mq.TopicConfig) { r.Topics = t })
+	chunk(s.Groups, part, func(r *record, t map[string]mq.SubscriptionGroupConfig) { r.Groups = t })
+	chunk(s.Offsets, part, func(r *record, t map[string]map[int32]int64) { r.Offsets = t })
+	chunk(s.Resets, part, func(r *record, t map[string]map[int32]int64) { r.Resets = t })
+	for i := range recs {
+		recs[i].Full.Part, recs[i].Full.Parts = i, len(recs)
+	}
+	return recs
+}
+
+// chunk copies a table into parts. The inner tables are not copied: records are encoded before the lock is given up, or not changed any more.
+func chunk[V any](table map[string]V, part func() *record, set func(*record, map[string]V)) {
+	piece := map[string]V{}
+	flush := func() {
+		if len(piece) > 0 {
+			set(part(), piece)
+			piece = map[string]V{}
+		}
+	}
+	for k, v := range table {
+		piece[k] = v
+		if len(piece) == fullPart {
+			flush()
+		}
+	}
+	flush()
+}
+
+// undecided tells whether a change may yet be made although it was not confirmed.
+func undecided(err error) bool {
+	return errors.Is(err, dledger.ErrTimeout) || errors.Is(err, dledger.ErrLeadershipLost) || errors.Is(err, context.DeadlineExceeded)
+}

@@ -1,0 +1,261 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"dledger/internal/mq"
+)
+
+// Compatibility: QUERY_CONSUMER_OFFSET (14), UPDATE_CONSUMER_OFFSET (15), GET_MAX_OFFSET (30), GET_MIN_OFFSET (31), SEARCH_OFFSET_BY_TIMESTAMP (29),
+// GET_EARLIEST_MSG_STORETIME (32). An offset is acknowledged when the leader has it in memory, as in the original, and goes into the log with others
+// at most Config.OffsetEvery later; the original copies offsets to followers every ten seconds. Asking for the bounds of a queue that is not
+// there makes none.
+
+var errNoGroup = errors.New("no such group")
+
+// offsets gathers what consumers commit, until it goes into the log.
+type offsets struct {
+	b *Broker
+
+	mu      sync.Mutex
+	pending map[string]map[int32]int64 // not given to the log yet, or not yet applied
+	writing sync.Mutex                 // held by the one who writes
+}
+
+func (o *offsets) set(key string, queue int32, offset int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.pending == nil {
+		o.pending = map[string]map[int32]int64{}
+	}
+	q := o.pending[key]
+	if q == nil {
+		q = map[int32]int64{}
+		o.pending[key] = q
+	}
+	q[queue] = offset
+}
+
+// get gives the offset that was committed last.
+func (o *offsets) get(key string, queue int32) (int64, bool) {
+	o.mu.Lock()
+	n, ok := o.pending[key][queue]
+	o.mu.Unlock()
+	if ok {
+		return n, true
+	}
+	return o.b.meta.offset(key, queue)
+}
+
+// drop forgets what was committed for a key and not written yet.
+func (o *offsets) drop(key string) {
+	o.mu.Lock()
+	delete(o.pending, key)
+	o.mu.Unlock()
+}
+
+// run writes what has gathered, and on a replica that no longer leads passes it on to the one that does.
+func (o *offsets) run(ctx context.Context) error {
+	tick := time.NewTicker(o.b.cfg.OffsetEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			o.flush(ctx)
+		}
+	}
+}
+
+func (o *offsets) flush(ctx context.Context) {
+	o.writing.Lock()
+	defer o.writing.Unlock()
+	o.mu.Lock()
+	batch := make(map[string]map[int32]int64, len(o.pending))
+	for key, queues := range o.pending {
+		batch[key] = maps.Clone(queues)
+	}
+	o.mu.Unlock()
+	if len(batch) == 0 {
+		return
+	}
+	if o.b.gate.here() {
+		if o.b.meta.write(ctx, record{Kind: "offsets", Offsets: batch}) != nil {
+			return // they stay, and are written or passed on next time
+		}
+	} else if !o.passOn(batch) {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key, queues := range batch {
+		now := o.pending[key]
+		for q, n := range queues {
+			if now[q] == n {
+				delete(now, q)
+			}
+		}
+		if len(now) == 0 {
+			delete(o.pending, key)
+		}
+	}
+}
+
+// passOn gives offsets to the leader, as consumers do; false: there is none now.
+func (o *offsets) passOn(batch map[string]map[int32]int64) bool {
+	for key, queues := range batch {
+		topic, group := splitOffsetKey(key)
+		for q, n := range queues {
+			if !o.b.gate.tell(mq.CodeUpdateConsumerOffset, map[string]string{"consumerGroup": group, "topic": topic, "queueId": mq.Itoa(q), "commitOffset": mq.Itoa(n)}) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// commitOffset notes a consumer's progress, here or at the leader.
+func (b *Broker) commitOffset(group, topic string, queue int32, offset int64) {
+	if !b.gate.here() {
+		b.gate.tell(mq.CodeUpdateConsumerOffset, map[string]string{"consumerGroup": group, "topic": topic, "queueId": mq.Itoa(queue), "commitOffset": mq.Itoa(offset)})
+		return
+	}
+	key := offsetKey(topic, group)
+	if _, reset := b.meta.reset(key, queue); !reset {
+		b.offsets.set(key, queue, offset)
+	}
+}
+
+func (b *Broker) updateOffset(r *request) {
+	f := r.fields()
+	group, topic, queue, offset := f.Str("consumerGroup"), f.Str("topic"), f.Int32("queueId"), f.Int64("commitOffset")
+	if err := f.Err(); err != nil {
+		r.malformed(err)
+		return
+	}
+	t, ok := b.meta.topicConfig(topic)
+	if !ok {
+		r.refuse(mq.TopicNotExist, "Topic %s not exist!", topic)
+		return
+	}
+	if queue < 0 || queue >= max(t.ReadQueueNums, t.WriteQueueNums) {
+		r.refuse(mq.SystemError, "queueId[%d] is illegal, topic:[%s] has %d queues", queue, topic, max(t.ReadQueueNums, t.WriteQueueNums))
+		return
+	}
+	b.withGroup(r, group, func() {
+		key := offsetKey(topic, group)
+		if _, reset := b.meta.reset(key, queue); reset {
+			r.answer(mq.Success, "Offset has been previously reset", nil)
+			return
+		}
+		b.offsets.set(key, queue, offset)
+		r.ok()
+	})
+}
+
+// withGroup goes on with a request once its group is there; one that cannot be made is refused.
+func (b *Broker) withGroup(r *request, group string, then func()) {
+	if _, ok := b.meta.groupConfig(group); ok {
+		then()
+		return
+	}
+	if r.toLeader() {
+		return
+	}
+	b.ensureGroup(group, func(err error) {
+		switch {
+		case errors.Is(err, errNoGroup):
+			r.refuse(mq.GroupNotExist, "subscription group [%s] does not exist, %v", group, err)
+		case err != nil:
+			b.failed(r, err)
+		default:
+			then()
+		}
+	})
+}
+
+func (b *Broker) queryOffset(r *request) {
+	f := r.fields()
+	group, topic, queue := f.Str("consumerGroup"), f.Str("topic"), f.Int32("queueId")
+	zero := f.BoolOr("setZeroIfNotFound", true)
+	if err := f.Err(); err != nil {
+		r.malformed(err)
+		return
+	}
+	key := offsetKey(topic, group)
+	if n, ok := b.meta.reset(key, queue); ok {
+		r.offset("offset", n)
+		return
+	}
+	if n, ok := b.offsets.get(key, queue); ok {
+		r.offset("offset", n)
+		return
+	}
+	if zero && b.smallQueue(topic, queue) {
+		r.offset("offset", 0)
+		return
+	}
+	r.refuse(mq.QueryNotFound, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+}
+
+// smallQueueMax is the part of the log that a queue may lie in to count as small: what a broker of the original keeps in memory.
+const smallQueueMax = 1 << 30
+
+// smallQueue tells whether a group that never committed anything begins at 0 whatever it asked for: nothing was ever deleted from the queue, and all
+// of it is recent.
+func (b *Broker) smallQueue(topic string, queue int32) bool {
+	if b.store.MinOffset(topic, queue) > 0 {
+		return false
+	}
+	if b.store.MaxOffset(topic, queue) == 0 {
+		return true
+	}
+	got := b.store.Get(topic, queue, 0, 1, 1, nil)
+	return len(got.Messages) > 0 && got.Behind <= smallQueueMax
+}
+
+// queueOf reads the fields that name a queue. A topic that this replica does not know may be new: the leader knows.
+func (b *Broker) queueOf(r *request, f *mq.Fields) (topic string, queue int32, ok bool) {
+	topic, queue = f.Str("topic"), f.Int32("queueId")
+	if err := f.Err(); err != nil {
+		r.malformed(err)
+		return "", 0, false
+	}
+	if _, known := b.meta.topicConfig(topic); !known && r.toLeader() {
+		return "", 0, false
+	}
+	return topic, queue, true
+}
+
+// maxOffset answers at the leader alone: a follower's queue may be behind what the client was already told.
+func (b *Broker) maxOffset(r *request) {
+	if topic, queue, ok := b.queueOf(r, r.fields()); ok {
+		r.offset("offset", b.store.MaxOffset(topic, queue))
+	}
+}
+
+func (b *Broker) minOffset(r *request) {
+	if topic, queue, ok := b.queueOf(r, r.fields()); ok {
+		r.offset("offset", b.store.MinOffset(topic, queue))
+	}
+}
+
+func (b *Broker) searchOffset(r *request) {
+	f := r.fields()
+	ts := f.Int64("timestamp")
+	boundary := f.StrOr("boundaryType", "lower")
+	if topic, queue, ok := b.queueOf(r, f); ok {
+		r.offset("offset", b.store.OffsetByTime(topic, queue, ts, boundary == "upper" || boundary == "UPPER"))
+	}
+}
+
+func (b *Broker) earliestTime(r *request) {
+	if topic, queue, ok := b.queueOf(r, r.fields()); ok {
+		r.offset("timestamp", b.store.EarliestTime(topic, queue))
+	}
+}

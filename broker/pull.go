@@ -1,0 +1,241 @@
+package broker
+
+import (
+	"time"
+
+	"dledger/internal/mq"
+	"dledger/internal/msgstore"
+)
+
+// Compatibility: PULL_MESSAGE (11), LITE_PULL_MESSAGE (361). Every replica serves from what it has committed and dispatched; only the leader says
+// that an offset lies behind the end, that a topic, group or subscription is unknown, or that an offset was reset, since others may not have heard yet. Up to
+// bytesMax are given, whether they come from memory or disk; the original gives less from disk. suggestWhichBrokerId is always 0. Filter servers are not known.
+
+// Bits of sysFlag.
+const (
+	pullCommits   = 1 << 0 // commitOffset is to be noted
+	pullSuspends  = 1 << 1 // wait for messages if there are none
+	pullHasSub    = 1 << 2 // the subscription is in the request
+	pullBytesMax  = 256 << 10
+	pullMsgsMax   = 1024
+	suspendMax    = 60 * time.Second
+	longPollAgain = 5 * time.Second // a held pull looks again after this time, whatever it was told
+)
+
+// pull is one request for messages, possibly held.
+type pull struct {
+	r        *request
+	group    string
+	key      queueKey
+	offset   int64 // grows when messages that the filter does not want are passed over
+	from     int64 // where it began
+	msgs     int
+	bytes    int
+	filter   filter
+	suspends bool
+	due      time.Time // held until then; polls.mu, as what follows
+	look     time.Time // next look at the queue
+	index    int       // in the heap; -1 = not held
+}
+
+func (b *Broker) pull(r *request) {
+	f := r.fields()
+	p := &pull{r: r, group: f.Str("consumerGroup"), index: -1}
+	p.key = queueKey{f.Str("topic"), f.Int32("queueId")}
+	p.offset, p.msgs = f.Int64("queueOffset"), int(f.Int32("maxMsgNums"))
+	flag, commit, suspend := f.Int32("sysFlag"), f.Int64Or("commitOffset", 0), f.Int64Or("suspendTimeoutMillis", 0)
+	version, expr, exprType := f.Int64Or("subVersion", 0), f.StrOr("subscription", ""), f.StrOr("expressionType", mq.ExprTag)
+	p.bytes = int(f.Int32Or("maxMsgBytes", pullBytesMax))
+	if err := f.Err(); err != nil {
+		r.malformed(err)
+		return
+	}
+	p.from, p.msgs, p.bytes = p.offset, min(max(p.msgs, 1), pullMsgsMax), min(max(p.bytes, 1), pullBytesMax)
+
+	if b.cfg.Permission&mq.PermRead == 0 {
+		p.refuse(1, mq.NoPermission, "the broker["+b.cfg.IP+"] pulling message is forbidden")
+		return
+	}
+	config, ok := b.meta.groupConfig(p.group)
+	if !ok {
+		if !r.toLeader() {
+			b.withGroup(r, p.group, func() { b.pull(r) })
+		}
+		return
+	}
+	if !config.ConsumeEnable {
+		p.refuse(2, mq.NoPermission, "subscription group no permission, "+p.group)
+		return
+	}
+	topic, ok := b.meta.topicConfig(p.key.Topic)
+	if !ok {
+		if !r.toLeader() {
+			r.refuse(mq.TopicNotExist, "topic[%s] not exist, apply first please!", p.key.Topic)
+		}
+		return
+	}
+	if topic.Perm&mq.PermRead == 0 {
+		p.refuse(3, mq.NoPermission, "the topic["+p.key.Topic+"] pulling message is forbidden")
+		return
+	}
+	if p.key.ID < 0 || p.key.ID >= topic.ReadQueueNums {
+		if topic.ReadQueueNums > p.key.ID || !r.toLeader() {
+			r.refuse(mq.InvalidParameter, "queueId[%d] is illegal, topic:[%s] topicConfig.readQueueNums:[%d] consumer:[%s]", p.key.ID, p.key.Topic, topic.ReadQueueNums, r.from)
+		}
+		return
+	}
+	if flag&pullHasSub != 0 {
+		s := b.subscribe(mq.SubscriptionData{Topic: p.key.Topic, SubString: expr, ExpressionType: exprType})
+		if s.err != nil {
+			r.refuse(mq.SubscriptionParseFailed, "parse the consumer's subscription failed: %v", s.err)
+			return
+		}
+		if exprType == mq.ExprSQL && !b.cfg.PropertyFilter {
+			r.refuse(mq.SystemError, "The broker does not support consumer to filter message by %s", mq.ExprSQL)
+			return
+		}
+		p.filter = s.filter
+	} else if !p.registered(config, version) {
+		return
+	}
+	if flag&pullCommits != 0 {
+		b.commitOffset(p.group, p.key.Topic, p.key.ID, commit)
+	}
+	wait := time.Duration(suspend) * time.Millisecond
+	if !b.cfg.LongPolling {
+		wait = min(wait, b.cfg.ShortPolling)
+	}
+	p.suspends = flag&pullSuspends != 0 && wait > 0
+	p.due = time.Now().Add(min(wait, suspendMax))
+	p.work(p.suspends)
+}
+
+// registered takes the subscription from the group's heartbeats; false: the request is answered or passed on.
+func (p *pull) registered(config mq.SubscriptionGroupConfig, version int64) bool {
+	sub, model, known := p.r.b.clients.subscription(p.group, p.key.Topic)
+	switch {
+	case !known:
+		if !p.r.toLeader() {
+			p.r.refuse(mq.SubscriptionNotExist, "the consumer's group info not exist, group: %s", p.group)
+		}
+	case !config.ConsumeBroadcastEnable && model == mq.Broadcasting:
+		p.refuse(4, mq.NoPermission, "the consumer group["+p.group+"] can not consume by broadcast way")
+	case sub == nil:
+		if !p.r.toLeader() {
+			p.r.refuse(mq.SubscriptionNotExist, "the consumer's subscription not exist, group: %s, topic: %s", p.group, p.key.Topic)
+		}
+	case sub.data.SubVersion < version:
+		if !p.r.toLeader() {
+			p.r.refuse(mq.SubscriptionNotLatest, "the consumer's subscription not latest, group: %s, topic: %s", p.group, p.key.Topic)
+		}
+	case sub.err != nil:
+		p.r.refuse(mq.SubscriptionParseFailed, "%v", sub.err)
+	default:
+		p.filter = sub.filter
+		return true
+	}
+	return false
+}
+
+// refuse answers with the reason that newer clients look at.
+func (p *pull) refuse(forbidden int64, code int32, remark string) {
+	p.r.answer(code, remark, map[string]string{"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0", "forbiddenType": mq.Itoa(forbidden)})
+}
+
+// work looks for messages, and answers unless the request can be held.
+func (p *pull) work(hold bool) {
+	b := p.r.b
+	offsets := offsetKey(p.key.Topic, p.group)
+	if to, reset := b.meta.reset(offsets, p.key.ID); reset {
+		p.moveTo(offsets, to)
+		return
+	}
+	for {
+		var filter msgstore.Filter
+		if p.filter != nil {
+			filter = p.filter
+		}
+		got := b.store.Get(p.key.Topic, p.key.ID, p.offset, p.msgs, p.bytes, filter)
+		switch got.Status {
+		case msgstore.Found:
+			b.consumed(p, &got)
+			p.answer(mq.Success, &got)
+		case msgstore.NoMatch:
+			if hold && got.Next > p.offset {
+				p.offset = got.Next
+				continue
+			}
+			p.answer(mq.PullRetryImmediately, &got)
+		case msgstore.Removing:
+			p.answer(mq.PullRetryImmediately, &got)
+		case msgstore.OffsetTooSmall:
+			p.answer(mq.PullOffsetMoved, &got)
+		case msgstore.NoSuchQueue, msgstore.NoMessageInQueue:
+			if p.offset != 0 && p.elsewhere() {
+				return
+			}
+			if p.offset != 0 {
+				p.answer(mq.PullOffsetMoved, &got)
+				return
+			}
+			p.wait(hold, &got)
+		case msgstore.OffsetOverflowBadly:
+			if !p.elsewhere() {
+				p.answer(mq.PullOffsetMoved, &got)
+			}
+		default: // the end of the queue, or entries that cannot be read now
+			p.wait(hold, &got)
+		}
+		return
+	}
+}
+
+// elsewhere passes the request on to the leader, which alone knows where a queue ends.
+func (p *pull) elsewhere() bool {
+	if p.r.b.gate.here() {
+		return false
+	}
+	return p.r.toLeader()
+}
+
+// wait holds the request, or answers that there is nothing.
+func (p *pull) wait(hold bool, got *msgstore.GetResult) {
+	if hold && p.r.b.polls.hold(p) {
+		return
+	}
+	if hold { // no room: the client comes again after a pause
+		p.r.refuse(mq.SystemBusy, "[OVERLOAD]%d pulls are held already, start flow control for a while", p.r.b.cfg.PullHeldMax)
+		return
+	}
+	if p.offset > p.from { // what it does not want was passed over, which it has to be told
+		got.Next = p.offset
+		p.answer(mq.PullRetryImmediately, got)
+		return
+	}
+	p.answer(mq.PullNotFound, got)
+}
+
+// moveTo tells the client that its offset was reset, once the group knows that it was told.
+func (p *pull) moveTo(key string, to int64) {
+	b := p.r.b
+	if p.elsewhere() {
+		return
+	}
+	queue := map[int32]int64{p.key.ID: to}
+	b.offsets.drop(key)
+	b.meta.submit(record{Kind: "reset done", Offsets: map[string]map[int32]int64{key: queue}, Resets: map[string]map[int32]int64{key: {p.key.ID: -1}}}, func(err error) {
+		if err != nil {
+			b.failed(p.r, err)
+			return
+		}
+		p.answer(mq.PullOffsetMoved, &msgstore.GetResult{Status: msgstore.OffsetFoundNull, Next: to, Min: b.store.MinOffset(p.key.Topic, p.key.ID), Max: b.store.MaxOffset(p.key.Topic, p.key.ID)})
+	})
+}
+
+func (p *pull) answer(code int32, got *msgstore.GetResult) {
+	p.r.answer(code, got.Status.String(), map[string]string{"suggestWhichBrokerId": "0", "nextBeginOffset": mq.Itoa(got.Next), "minOffset": mq.Itoa(got.Min),
+		"maxOffset": mq.Itoa(got.Max), "topicSysFlag": "0", "groupSysFlag": "0"}, got.Messages...)
+}
+
+// consumed counts what was given out.
+func (b *Broker) consumed(p *pull, got *msgstore.GetResult) {}

@@ -1,0 +1,125 @@
+package broker
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"dledger"
+)
+
+// follow keeps the gate, the registration and the leader's services in step with the log's elections (DLedgerRoleChangeHandler in the Java
+// original). It runs until ctx ends.
+func (b *Broker) follow(ctx context.Context) error {
+	var serving dledger.Term = -1 // the term in which this replica serves as leader; -1 = it does not
+	resign := func() {}
+	defer func() { resign() }()
+	known := "" // address of the leader, as the gate has it
+	for {
+		changed, told := b.ledger.Changed(), b.meta.leaderChanged()
+		term, ready := b.store.Ready()
+		ready = ready && b.ledger.IsLeader()
+		if serving >= 0 && (!ready || term != serving) {
+			resign()
+			serving, resign, known = -1, func() {}, ""
+			b.log.Info("does not lead any more")
+			b.names.changed()
+		}
+		switch leader := b.ledger.Leader(); {
+		case ready && serving < 0:
+			serving, known = term, ""
+			resign = b.lead(ctx, term)
+		case serving < 0:
+			to := ""
+			if leader != "" && leader != b.cfg.Log.ID {
+				to = b.meta.addressOf(leader)
+			}
+			if to != known {
+				known = to
+				b.gate.set(false, to)
+			}
+		}
+		select {
+		case <-changed:
+		case <-told:
+		case <-b.promoted:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// lead begins to serve as leader; the function it returns ends that, and waits until all services have stopped.
+func (b *Broker) lead(ctx context.Context, term dledger.Term) (resign func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	b.meta.lead(term)
+	b.term.Store(int64(term))
+	b.gate.set(true, "")
+	b.log.Info("serves as leader", "term", term)
+	b.names.changed()
+	for _, s := range services {
+		running.Go(func() {
+			if err := s.run(b, ctx, term); err != nil && ctx.Err() == nil {
+				b.log.Error("stopped until the next change of leadership", "service", s.name, "error", err)
+			}
+		})
+	}
+	return func() {
+		cancel()
+		b.term.Store(0)
+		b.gate.set(false, "")
+		b.meta.resign()
+		running.Wait()
+	}
+}
+
+// services are what only the leader does beside answering. Each runs until its ctx ends, which is when another replica may begin to lead.
+var services = []struct {
+	name string
+	run  func(b *Broker, ctx context.Context, term dledger.Term) error
+}{}
+
+// handOver gives leadership to another replica, if one is fit for it, so that nobody has to miss this one first.
+func (b *Broker) handOver(ctx context.Context) {
+	if b.ledger == nil || b.meta == nil {
+		return
+	}
+	b.offsets.flush(ctx)
+	for b.ledger.IsLeader() && ctx.Err() == nil {
+		s, err := b.ledger.Status(ctx)
+		if err != nil {
+			return
+		}
+		fit := slices.DeleteFunc(s.Peers, func(p dledger.PeerStatus) bool {
+			return p.State != "append" || p.Kind == "refused" || p.Kind == "silent" || p.Idle > time.Second
+		})
+		if len(fit) == 0 {
+			return
+		}
+		best := slices.MaxFunc(fit, func(a, b dledger.PeerStatus) int { return int(a.Match - b.Match) })
+		if err := b.ledger.TransferLeadership(ctx, best.ID); err != nil {
+			b.log.Warn("leadership not handed over", "to", best.ID, "error", err)
+			return
+		}
+	}
+}
+
+// drain goes on serving while clients may still take this replica for the leader: their routes are refreshed every 30 s. It ends when no producer
+// has used this replica for drainQuiet, or none is connected.
+func (b *Broker) drain(ctx context.Context) {
+	end := time.Now().Add(b.cfg.DrainMax)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for b.clients.sending(drainQuiet) && time.Now().Before(end) && b.ledger.Leader() != "" && !b.ledger.IsLeader() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// drainQuiet is a little more than the time in which every stock client asks for routes anew.
+const drainQuiet = 32 * time.Second

@@ -1,0 +1,282 @@
+package broker
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"dledger"
+	"dledger/internal/mq"
+	"dledger/internal/msgstore"
+)
+
+// Compatibility: SEND_MESSAGE (10, long names), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320, both with one-letter names). Whether a body
+// is a batch says its field, not the code. A message sent to a replica that does not lead is passed on; one whose outcome was lost with a leader is
+// looked up by its unique key before it is stored again (see settle), where the original tells the client to try again and stores it twice.
+// Inner batches are not known.
+
+// sendHeader are the fields of a send.
+type sendHeader struct {
+	group, topic, template string
+	queues                 int32 // of a topic that has to be made
+	queue                  int32 // negative: any
+	sysFlag                int32
+	born                   int64
+	flag                   int32
+	properties             string
+	reconsumed             int32
+	maxReconsume           int32 // -1 = not given
+	batch                  bool
+}
+
+// Names of the fields in both forms, in the order of readSend.
+var (
+	sendNames = [...]string{"producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
+		"properties", "reconsumeTimes", "maxReconsumeTimes", "batch"}
+	sendNamesV2 = [...]string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "l", "m"}
+)
+
+func readSend(code int32, f *mq.Fields) (h sendHeader, err error) {
+	n := &sendNamesV2
+	if code == mq.CodeSend || code == mq.CodeSendReply {
+		n = &sendNames
+	}
+	h = sendHeader{
+		group: f.Str(n[0]), topic: f.Str(n[1]), template: f.Str(n[2]), queues: f.Int32(n[3]), queue: f.Int32(n[4]), sysFlag: f.Int32(n[5]),
+		born: f.Int64(n[6]), flag: f.Int32(n[7]), properties: f.StrOr(n[8], ""), reconsumed: f.Int32Or(n[9], 0),
+		maxReconsume: f.Int32Or(n[10], -1), batch: f.BoolOr(n[11], false),
+	}
+	return h, f.Err()
+}
+
+func (b *Broker) send(r *request) {
+	h, err := readSend(r.code(), r.fields())
+	if err != nil {
+		r.malformed(err)
+		return
+	}
+	b.clients.produces(r, h.group, "")
+	if wait := time.Until(b.cfg.AcceptSendsFrom); wait > 0 {
+		r.sendFailed(mq.SystemError, "broker unable to service, until "+b.cfg.AcceptSendsFrom.Format(time.RFC3339))
+		return
+	}
+	if err := mq.CheckTopic(h.topic); err != nil && !strings.HasPrefix(h.topic, mq.RetryPrefix) {
+		r.sendFailed(mq.InvalidParameter, err.Error())
+		return
+	}
+	if mq.IsNoSendTopic(h.topic) {
+		r.sendFailed(mq.NoPermission, "Sending message to topic["+h.topic+"] is forbidden.")
+		return
+	}
+	if t := b.topicForSend(r, h.topic, h.template, h.queues, func(t mq.TopicConfig) { b.sendTo(r, &h, t) }); t != nil {
+		b.sendTo(r, &h, *t)
+	}
+}
+
+// sendTo goes on with a send whose topic is there.
+func (b *Broker) sendTo(r *request, h *sendHeader, t mq.TopicConfig) {
+	switch {
+	case b.cfg.Permission&mq.PermWrite == 0:
+		r.sendFailed(mq.NoPermission, "the broker["+b.cfg.IP+"] sending message is forbidden")
+		return
+	case t.Perm&mq.PermWrite == 0:
+		r.sendFailed(mq.NoPermission, "the topic["+h.topic+"] sending message is forbidden")
+		return
+	case h.queue >= max(t.WriteQueueNums, t.ReadQueueNums) || t.WriteQueueNums == 0 && h.queue < 0:
+		r.sendFailed(mq.InvalidParameter, "request queueId["+mq.Itoa(h.queue)+"] is illegal, topic["+h.topic+"] has "+mq.Itoa(max(t.WriteQueueNums, t.ReadQueueNums))+" queues")
+		return
+	case len(r.body()) == 0:
+		r.sendFailed(mq.MessageIllegal, "the message is illegal, the body is empty")
+		return
+	case len(r.body()) > b.cfg.MessageSizeMax:
+		r.sendFailed(mq.MessageIllegal, "the message is illegal, the body of "+mq.Itoa(len(r.body()))+" bytes exceeds "+mq.Itoa(b.cfg.MessageSizeMax))
+		return
+	case len(h.properties) > mq.PropertiesMax-len(b.suffix)-uniqRoom:
+		r.sendFailed(mq.MessageIllegal, "the message is illegal, properties of "+mq.Itoa(len(h.properties))+" bytes exceed "+mq.Itoa(mq.PropertiesMax-len(b.suffix)-uniqRoom))
+		return
+	}
+	if h.queue < 0 {
+		h.queue = rand.Int32N(t.WriteQueueNums)
+	}
+	if h.batch {
+		b.sendBatch(r, h)
+		return
+	}
+	m := &mq.Message{Topic: h.topic, QueueID: h.queue, SysFlag: h.sysFlag, Flag: h.flag, BornTime: h.born, BornHost: r.from,
+		ReconsumeTimes: h.reconsumed, Body: r.body()}
+	props, uniq := b.stamped(h.properties)
+	m.Properties = props
+	if strings.HasPrefix(h.topic, mq.RetryPrefix) {
+		b.sendRetry(r, h, m, uniq)
+		return
+	}
+	b.keep(r, m, uniq)
+}
+
+// uniqRoom is what a unique key made here adds to the properties.
+const uniqRoom = 80
+
+// stamped gives the properties with those that the broker adds, and the unique key among them.
+func (b *Broker) stamped(props string) (string, string) {
+	for _, name := range stampedProps {
+		if strings.Contains(props, name) {
+			props = mq.PropDel(props, strings.TrimSuffix(name, "\x01"))
+		}
+	}
+	if props != "" && !strings.HasSuffix(props, "\x02") {
+		props += "\x02"
+	}
+	uniq := mq.PropGet(props, mq.PropUniqKey)
+	if uniq == "" {
+		uniq = b.keys.Next(time.Now())
+		props += mq.PropUniqKey + "\x01" + uniq + "\x02"
+	}
+	return props + b.suffix, uniq
+}
+
+var stampedProps = []string{mq.PropMsgRegion + "\x01", mq.PropTraceOn + "\x01", mq.PropCluster + "\x01", mq.PropPopCK + "\x01"}
+
+// suffixOf is what every message gets.
+func suffixOf(cfg *Config) string {
+	p := mq.PropSet("", mq.PropMsgRegion, cfg.RegionID)
+	p = mq.PropSet(p, mq.PropTraceOn, boolText(cfg.TraceOn))
+	return mq.PropSet(p, mq.PropCluster, cfg.Cluster)
+}
+
+func boolText(b bool) string {
+	if b {
+		return "true"
+	}
+	return "false"
+}
+
+// sendRetry is a consumer's own way to have a message again: after the last time it goes to the dead-letter topic.
+func (b *Broker) sendRetry(r *request, h *sendHeader, m *mq.Message, uniq string) {
+	group := strings.TrimPrefix(h.topic, mq.RetryPrefix)
+	config, ok := b.meta.groupConfig(group)
+	if !ok {
+		r.sendFailed(mq.GroupNotExist, "subscription group not exist, "+group)
+		return
+	}
+	limit := config.RetryMaxTimes
+	if h.maxReconsume >= 0 && r.frame.Version >= mq.VersionMaxReconsume {
+		limit = h.maxReconsume
+	}
+	if m.ReconsumeTimes <= limit {
+		b.keep(r, m, uniq)
+		return
+	}
+	dead := mq.NewTopicConfig(mq.DLQTopic(group), 1, mq.PermRead|mq.PermWrite)
+	b.ensureTopic(dead, func(err error) {
+		if err != nil {
+			b.failed(r, err)
+			return
+		}
+		m.Topic, m.QueueID = dead.TopicName, 0
+		m.DelProp(mq.PropDelay)
+		b.keep(r, m, uniq)
+	})
+}
+
+// sendBatch stores a client's batch: each message by itself, next to each other in one queue.
+func (b *Broker) sendBatch(r *request, h *sendHeader) {
+	if strings.HasPrefix(h.topic, mq.RetryPrefix) {
+		r.sendFailed(mq.MessageIllegal, "batch request does not support retry group "+strings.TrimPrefix(h.topic, mq.RetryPrefix))
+		return
+	}
+	items, err := mq.SplitBatch(r.body())
+	if err != nil || len(items) == 0 {
+		r.sendFailed(mq.MessageIllegal, "the batch is illegal: "+errorText(err, "it is empty"))
+		return
+	}
+	msgs := make([]*mq.Message, len(items))
+	all := make([]mq.Message, len(items))
+	for i, it := range items {
+		all[i] = mq.Message{Topic: h.topic, QueueID: h.queue, SysFlag: h.sysFlag, Flag: it.Flag, BornTime: h.born, BornHost: r.from,
+			ReconsumeTimes: h.reconsumed, Body: it.Body, Properties: it.Properties}
+		if mq.PropHas(it.Properties, mq.PropDelay) || mq.PropHas(it.Properties, mq.PropTranMsg) {
+			r.sendFailed(mq.MessageIllegal, "the batch is illegal: messages with a delay or of a transaction are sent one by one")
+			return
+		}
+		msgs[i] = &all[i]
+	}
+	uniq := mq.PropGet(h.properties, mq.PropUniqKey)
+	b.put(r, msgs, uniq)
+}
+
+func errorText(err error, otherwise string) string {
+	if err != nil {
+		return err.Error()
+	}
+	return otherwise
+}
+
+// keep stores one message, or what stands for it while it is delayed or its transaction is open.
+func (b *Broker) keep(r *request, m *mq.Message, uniq string) {
+	if code, remark := b.divert(m); code != mq.Success {
+		r.sendFailed(code, remark)
+		return
+	}
+	b.put(r, []*mq.Message{m}, uniq)
+}
+
+// put gives messages to the log and answers with where they are.
+func (b *Broker) put(r *request, msgs []*mq.Message, uniq string) {
+	if r.settle {
+		b.settle(r, msgs, uniq)
+		return
+	}
+	b.putNow(r, msgs, uniq)
+}
+
+func (b *Broker) putNow(r *request, msgs []*mq.Message, uniq string) {
+	b.store.Put(msgs, func(res msgstore.PutResult) {
+		switch {
+		case res.Status == msgstore.PutOK:
+			r.sent(msgs[0].QueueID, res.QueueOffset, b.ids(res.Pos), uniq)
+		case res.Status == msgstore.ServiceNotAvailable:
+			b.gate.retry(r, errorText(res.Err, "not taken"))
+		case errors.Is(res.Err, dledger.ErrLeadershipLost):
+			r.settle = true
+			b.gate.retry(r, res.Err.Error())
+		default:
+			r.sendFailed(res.Status.Code(), res.Status.String()+": "+errorText(res.Err, ""))
+		}
+	})
+}
+
+// ids gives the message ids of positions.
+func (b *Broker) ids(pos []int64) string {
+	if len(pos) == 1 {
+		return mq.OffsetMsgID(b.host, pos[0])
+	}
+	var s strings.Builder
+	for i, p := range pos {
+		if i > 0 {
+			s.WriteByte(',')
+		}
+		s.WriteString(mq.OffsetMsgID(b.host, p))
+	}
+	return s.String()
+}
+
+// sent answers a send that succeeded.
+func (r *request) sent(queue int32, offset int64, ids, uniq string) {
+	ext := map[string]string{"msgId": ids, "queueId": mq.Itoa(queue), "queueOffset": mq.Itoa(offset),
+		mq.PropMsgRegion: r.b.cfg.RegionID, mq.PropTraceOn: boolText(r.b.cfg.TraceOn)}
+	if uniq != "" {
+		ext["transactionId"] = uniq
+	}
+	r.answer(mq.Success, "", ext)
+}
+
+// sendFailed answers one that did not.
+func (r *request) sendFailed(code int32, remark string) {
+	r.answer(code, remark, map[string]string{mq.PropMsgRegion: r.b.cfg.RegionID, mq.PropTraceOn: boolText(r.b.cfg.TraceOn)})
+}
+
+// divert changes a message that must not reach its queue now into the one that is stored in its place; mq.Success: go on.
+func (b *Broker) divert(m *mq.Message) (code int32, remark string) {
+	return mq.Success, ""
+}

@@ -1,0 +1,175 @@
+package broker
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime/debug"
+	"time"
+
+	"dledger/internal/mq"
+	"dledger/internal/remoting"
+)
+
+// place says which replica can work on a request.
+type place uint8
+
+const (
+	// anywhere: every replica answers from what it knows; the handler passes on what it is not sure of (request.toLeader).
+	anywhere place = iota
+	// atLeader: the leader alone. The handler runs only on a replica that leads, has dispatched all that was committed before, and has told so.
+	atLeader
+)
+
+// route is how one request is worked on.
+type route struct {
+	at place
+	// waits: the handler may wait for the disk, the log or a client, so it gets a goroutine of its own, of which there are waitersMax. Others
+	// run on the connection's read goroutine, in order, and must not wait.
+	waits bool
+	do    func(b *Broker, r *request)
+}
+
+// table lists every request that is served; all others are answered with mq.NotSupported.
+func table() map[int32]route {
+	t := map[int32]route{
+		mq.CodeSend:      {atLeader, false, (*Broker).send},
+		mq.CodeSendV2:    {atLeader, false, (*Broker).send},
+		mq.CodeSendBatch: {atLeader, false, (*Broker).send},
+		mq.CodeSendBack:  {atLeader, true, (*Broker).sendBack},
+
+		mq.CodePull:     {anywhere, false, (*Broker).pull},
+		mq.CodeLitePull: {anywhere, false, (*Broker).pull},
+
+		mq.CodeQueryConsumerOffset:  {atLeader, false, (*Broker).queryOffset},
+		mq.CodeUpdateConsumerOffset: {atLeader, false, (*Broker).updateOffset},
+		mq.CodeMaxOffset:            {atLeader, false, (*Broker).maxOffset},
+		mq.CodeMinOffset:            {anywhere, false, (*Broker).minOffset},
+		mq.CodeSearchOffset:         {anywhere, true, (*Broker).searchOffset},
+		mq.CodeEarliestStoreTime:    {anywhere, true, (*Broker).earliestTime},
+
+		mq.CodeHeartbeat:         {anywhere, false, (*Broker).heartbeat},
+		mq.CodeUnregisterClient:  {anywhere, false, (*Broker).unregisterClient},
+		mq.CodeConsumerList:      {anywhere, false, (*Broker).consumerList},
+		mq.CodeCheckClientConfig: {anywhere, false, (*Broker).checkClientConfig},
+		mq.CodeLockQueues:        {atLeader, false, (*Broker).lockQueues},
+		mq.CodeUnlockQueues:      {atLeader, false, (*Broker).unlockQueues},
+
+		mq.CodeQueryMessage: {anywhere, true, (*Broker).queryMessage},
+		mq.CodeViewMessage:  {anywhere, true, (*Broker).viewMessage},
+
+		mq.CodeCreateTopic: {atLeader, true, (*Broker).createTopic},
+	}
+	return t
+}
+
+// Fields that replicas add when they pass a request on; clients never see them.
+const (
+	fieldFrom      = "__dledgerFrom"      // the client's address
+	fieldSettle    = "__dledgerSettle"    // the request may have been carried out already: look before doing it again
+	fieldUndecided = "__dledgerUndecided" // in an answer: it may yet be carried out
+)
+
+// request is one request on its way through this replica.
+//
+//  1. it is answered once, by answer or a function that ends in it, from any goroutine;
+//  2. frame and fields belong to it: they are not changed by anybody.
+type request struct {
+	b       *Broker
+	session *session
+	ref     remoting.Ref
+	frame   remoting.Frame
+	route   route
+	from    netip.AddrPort // the client, also when another replica passed the request on
+	passed  bool           // another replica did: it is not passed on again
+	settle  bool           // an earlier attempt is undecided
+	due     time.Time      // when holding it ends
+}
+
+func (r *request) code() int32        { return r.frame.Code }
+func (r *request) body() []byte       { return r.frame.Body }
+func (r *request) fields() *mq.Fields { return mq.FieldsOf(r.frame.Ext) }
+func (r *request) oneWay() bool       { return r.frame.IsOneWay() }
+
+// answer gives the outcome. A connection that has gone meanwhile gets none.
+func (r *request) answer(code int32, remark string, ext map[string]string, body ...[]byte) {
+	err := r.session.conn.Reply(r.ref, remoting.Answer{Code: code, Remark: remark, Ext: ext}, body...)
+	if err == remoting.ErrTooLarge {
+		_ = r.session.conn.Reply(r.ref, remoting.Answer{Code: mq.SystemError, Remark: "the answer is too large"}) // as above
+	}
+}
+
+func (r *request) ok()                 { r.answer(mq.Success, "", nil) }
+func (r *request) json(v any)          { r.answer(mq.Success, "", nil, mq.Marshal(v)) }
+func (r *request) malformed(err error) { r.answer(mq.SystemError, err.Error(), nil) }
+func (r *request) offset(name string, n int64) {
+	r.answer(mq.Success, "", map[string]string{name: mq.Itoa(n)})
+}
+
+func (r *request) refuse(code int32, format string, args ...any) {
+	r.answer(code, fmt.Sprintf(format, args...), nil)
+}
+
+// toLeader passes a request on that this replica cannot answer for sure. false: it leads itself, or was asked by another replica, so nobody
+// knows better.
+func (r *request) toLeader() bool {
+	if r.passed || r.b.gate.here() {
+		return false
+	}
+	r.route.at = atLeader
+	r.b.gate.submit(r)
+	return true
+}
+
+// waitersMax bounds the goroutines of requests that wait.
+const waitersMax = 4096
+
+// handle takes every request from every connection.
+func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
+	rt, ok := b.routes[f.Code]
+	if !ok {
+		_ = c.ReplyUnsupported(f) // the connection has gone
+		return
+	}
+	s := c.Value.(*session)
+	r := &request{b: b, session: s, ref: f.Ref(), frame: *f, route: rt, from: s.addr, due: time.Now().Add(b.cfg.ForwardWait)}
+	if from, ok := f.Ext[fieldFrom]; ok {
+		r.passed = true
+		r.settle = f.Ext[fieldSettle] != ""
+		if a, err := netip.ParseAddrPort(from); err == nil {
+			r.from = a
+		}
+	}
+	if rt.at == atLeader {
+		b.gate.submit(r)
+		return
+	}
+	b.run(r)
+}
+
+// run works on a request here.
+func (b *Broker) run(r *request) {
+	if !r.route.waits {
+		b.do(r)
+		return
+	}
+	if b.waiting.Add(1) > waitersMax {
+		b.waiting.Add(-1)
+		r.refuse(mq.SystemBusy, "[OVERLOAD]%d requests wait already, start flow control for a while", waitersMax)
+		return
+	}
+	b.spawn(func() {
+		defer b.waiting.Add(-1)
+		b.do(r)
+	})
+}
+
+// do calls the handler. A bug that one request meets must not end the process for all clients: it is told to that one, and to the operator.
+func (b *Broker) do(r *request) {
+	defer func() {
+		if p := recover(); p != nil {
+			b.log.Error("a request failed by a bug", "code", r.code(), "panic", p, "stack", string(debug.Stack()))
+			r.refuse(mq.SystemError, "internal error: %v", p)
+		}
+	}()
+	r.route.do(b, r)
+}

@@ -1,0 +1,434 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"dledger/internal/mq"
+	"dledger/internal/vfs"
+)
+
+// state is what the records of the metadata topic come to.
+//
+//  1. it follows from the records in log order, and from the settings for what every broker has from the start (topics of the system);
+//  2. inner maps are never changed, only replaced: who has read one under the lock of meta may go on looking at it.
+type state struct {
+	Pos      int64             `json:"position"` // physical offset of the last record in it; -1 = none
+	Term     int64             `json:"term"`     // of that record
+	FullPos  int64             `json:"fullPosition"`
+	Replicas map[string]string `json:"replicas"` // addresses of those that have led, by id
+
+	Topics   map[string]mq.TopicConfig             `json:"topics"`
+	Groups   map[string]mq.SubscriptionGroupConfig `json:"groups"`
+	Offsets  map[string]map[int32]int64            `json:"offsets"` // "topic@group" → queue → offset
+	Resets   map[string]map[int32]int64            `json:"resets"`
+	Locks    map[string]map[queueKey]lock          `json:"-"`               // by group
+	LockList []lockRecord                          `json:"locks,omitempty"` // the same in the file
+	Progress map[string]json.RawMessage            `json:"progress"`
+	Versions map[string]tableVersion               `json:"versions"` // of topics, groups, offsets
+
+	building *state // a full copy whose last part has not come yet
+}
+
+// tableVersion tells two states of a table apart; with the term it is a mq.DataVersion.
+type tableVersion struct {
+	Counter int64 `json:"counter"`
+	At      int64 `json:"timestamp"`
+}
+
+// The tables that have versions.
+const (
+	tableTopics  = "topics"
+	tableGroups  = "groups"
+	tableOffsets = "offsets"
+)
+
+func newState(cfg *Config) state {
+	s := state{Pos: -1, FullPos: -1, Replicas: map[string]string{}, Topics: map[string]mq.TopicConfig{}, Groups: map[string]mq.SubscriptionGroupConfig{},
+		Offsets: map[string]map[int32]int64{}, Resets: map[string]map[int32]int64{}, Locks: map[string]map[queueKey]lock{},
+		Progress: map[string]json.RawMessage{}, Versions: map[string]tableVersion{}}
+	for _, t := range systemTopics(cfg) {
+		s.Topics[t.TopicName] = t
+	}
+	for _, g := range mq.SystemGroups {
+		c := mq.DefaultGroup(g)
+		c.ConsumeBroadcastEnable = true
+		s.Groups[g] = c
+	}
+	return s
+}
+
+// apply takes one record. It must come to the same on every replica.
+func (s *state) apply(rec *record, pos int64, fresh func() state) {
+	if f := rec.Full; f != nil {
+		s.applyFull(rec, pos, fresh)
+		return
+	}
+	s.building = nil
+	s.Pos, s.Term = pos, max(s.Term, rec.Term)
+	if rec.Leader != nil {
+		s.Replicas[rec.Leader.ID] = rec.Leader.Address
+	}
+	if len(rec.Topics) > 0 || len(rec.NoTopics) > 0 {
+		s.touch(tableTopics, rec.At)
+	}
+	if len(rec.Groups) > 0 || len(rec.NoGroups) > 0 {
+		s.touch(tableGroups, rec.At)
+	}
+	if len(rec.Offsets) > 0 || len(rec.NoOffsets) > 0 {
+		s.touch(tableOffsets, rec.At)
+	}
+	s.merge(rec)
+	for _, name := range rec.NoTopics {
+		delete(s.Topics, name)
+	}
+	for _, name := range rec.NoGroups {
+		delete(s.Groups, name)
+		delete(s.Locks, name)
+	}
+	for _, key := range rec.NoOffsets {
+		delete(s.Offsets, key)
+		delete(s.Resets, key)
+	}
+	if rec.Lock != nil {
+		s.lock(rec.Lock, rec.At)
+	}
+	if rec.Unlock != nil {
+		s.unlock(rec.Unlock)
+	}
+}
+
+// merge adds what a record sets in the tables.
+func (s *state) merge(rec *record) {
+	maps.Copy(s.Topics, rec.Topics)
+	maps.Copy(s.Groups, rec.Groups)
+	for key, queues := range rec.Offsets {
+		s.Offsets[key] = merged(s.Offsets[key], queues)
+	}
+	for key, queues := range rec.Resets {
+		all := merged(s.Resets[key], queues)
+		maps.DeleteFunc(all, func(_ int32, offset int64) bool { return offset < 0 })
+		if len(all) == 0 {
+			delete(s.Resets, key)
+		} else {
+			s.Resets[key] = all
+		}
+	}
+	maps.Copy(s.Progress, rec.Progress)
+}
+
+// merged is old with what changes, as a new map.
+func merged(old, changes map[int32]int64) map[int32]int64 {
+	all := make(map[int32]int64, len(old)+len(changes))
+	maps.Copy(all, old)
+	maps.Copy(all, changes)
+	return all
+}
+
+func (s *state) touch(table string, at int64) {
+	v := s.Versions[table]
+	v.Counter++
+	v.At = at
+	s.Versions[table] = v
+}
+
+// applyFull takes one part of a full copy; the last one makes it the state. Nobody sees a part of it.
+func (s *state) applyFull(rec *record, pos int64, fresh func() state) {
+	f := rec.Full
+	if f.Part == 0 {
+		n := fresh()
+		n.FullPos = pos
+		maps.Copy(n.Replicas, f.Peers)
+		maps.Copy(n.Versions, f.Ver)
+		for i := range f.Locks {
+			n.lock(&f.Locks[i], f.Locks[i].At)
+		}
+		s.building = &n
+	}
+	s.Pos, s.Term = pos, max(s.Term, rec.Term)
+	if s.building == nil {
+		return // the beginning was cut off by retention; the copy in the next file is whole
+	}
+	s.building.merge(rec)
+	if f.Part == f.Parts-1 {
+		n := s.building
+		n.Pos, n.Term = s.Pos, s.Term
+		*s = *n
+	}
+}
+
+// queueKey names a queue of this broker.
+type queueKey struct {
+	Topic string
+	ID    int32
+}
+
+// lock says who may consume a queue in order.
+type lock struct {
+	client string
+	at     int64 // when it was taken or renewed
+}
+
+// lockLife is how long a lock lasts after its renewal (rocketmq.broker.rebalance.lockMaxLiveTime in the original).
+const lockLife = 60 * time.Second
+
+// lockRecord takes, renews or gives back locks of one client.
+type lockRecord struct {
+	Group  string      `json:"group"`
+	Client string      `json:"client"`
+	Queues []lockQueue `json:"queues"`
+	At     int64       `json:"at,omitempty"` // in a full copy: when it was taken or renewed
+}
+
+type lockQueue struct {
+	Topic string `json:"topic"`
+	ID    int32  `json:"id"`
+}
+
+func (s *state) lock(r *lockRecord, at int64) {
+	held := s.Locks[r.Group]
+	if held == nil {
+		held = map[queueKey]lock{}
+		s.Locks[r.Group] = held
+	}
+	for _, q := range r.Queues {
+		key := queueKey(q)
+		if old, taken := held[key]; !taken || old.client == r.Client || old.expired(at) {
+			held[key] = lock{r.Client, at}
+		}
+	}
+}
+
+func (s *state) unlock(r *lockRecord) {
+	held := s.Locks[r.Group]
+	for _, q := range r.Queues {
+		if held[queueKey(q)].client == r.Client {
+			delete(held, queueKey(q))
+		}
+	}
+	if len(held) == 0 {
+		delete(s.Locks, r.Group)
+	}
+}
+
+func (l lock) expired(now int64) bool { return now-l.at > lockLife.Milliseconds() }
+
+// lockRecords gives the locks for a full copy, in an order that does not depend on chance.
+func (s *state) lockRecords() []lockRecord {
+	var out []lockRecord
+	for _, group := range slices.Sorted(maps.Keys(s.Locks)) {
+		for key, l := range s.Locks[group] {
+			out = append(out, lockRecord{Group: group, Client: l.client, Queues: []lockQueue{lockQueue(key)}, At: l.at})
+		}
+	}
+	return out
+}
+
+// offsetKey is a group's place in a topic, as the original writes it.
+func offsetKey(topic, group string) string { return topic + "@" + group }
+
+// splitOffsetKey takes an offsetKey apart; group names have no "@", nor have topics.
+func splitOffsetKey(key string) (topic, group string) {
+	topic, group, _ = strings.Cut(key, "@")
+	return topic, group
+}
+
+// What a look at the state needs the lock of meta for.
+
+func (m *meta) topicConfig(name string) (mq.TopicConfig, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	t, ok := m.state.Topics[name]
+	return t, ok
+}
+
+func (m *meta) groupConfig(name string) (mq.SubscriptionGroupConfig, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	g, ok := m.state.Groups[name]
+	return g, ok
+}
+
+func (m *meta) topics() map[string]mq.TopicConfig {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return maps.Clone(m.state.Topics)
+}
+
+func (m *meta) groups() map[string]mq.SubscriptionGroupConfig {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return maps.Clone(m.state.Groups)
+}
+
+// allOffsets gives every group's offsets, "topic@group" → queue → offset; the inner maps are not to be changed.
+func (m *meta) allOffsets() map[string]map[int32]int64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return maps.Clone(m.state.Offsets)
+}
+
+func (m *meta) offset(key string, queue int32) (int64, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	n, ok := m.state.Offsets[key][queue]
+	return n, ok
+}
+
+func (m *meta) reset(key string, queue int32) (int64, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	n, ok := m.state.Resets[key][queue]
+	return n, ok
+}
+
+// progress gives what a service of the leader has last written of itself; nil if nothing.
+func (m *meta) progress(name string) json.RawMessage {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.Progress[name]
+}
+
+// version gives a table's version as clients and name servers see it.
+func (m *meta) version(table string) mq.DataVersion {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	v := m.state.Versions[table]
+	return mq.DataVersion{Counter: v.Counter, Timestamp: v.At, StateVersion: max(m.leading, m.state.Term)}
+}
+
+// Files of the state. metadata.json is what this broker reads; the others are written beside it for tools, and for a Java broker that takes
+// over the directory, and are read when there is no metadata.json: then a Java broker had the directory before.
+const (
+	fileState   = "metadata.json"
+	fileTopics  = "topics.json"
+	fileGroups  = "subscriptionGroup.json"
+	fileOffsets = "consumerOffset.json"
+)
+
+// fs is the file system of the log.
+func (m *meta) fs() vfs.FS {
+	if m.b.cfg.Log.FS != nil {
+		return m.b.cfg.Log.FS
+	}
+	return vfs.OS()
+}
+
+// load reads the state, or what a Java broker has left.
+func (m *meta) load() error {
+	dir := m.b.configDir()
+	text, err := vfs.ReadFile(m.fs(), filepath.Join(dir, fileState))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return m.adopt(dir)
+	case err != nil:
+		return err
+	}
+	s := newState(&m.b.cfg)
+	if err := json.Unmarshal(text, &s); err != nil {
+		return fmt.Errorf("%s: %w; without the file the state is read from the log", filepath.Join(dir, fileState), err)
+	}
+	for i := range s.LockList {
+		s.lock(&s.LockList[i], s.LockList[i].At)
+	}
+	s.LockList = nil
+	m.state, m.saved = s, s.Pos
+	return nil
+}
+
+// adopt takes over the files of a Java broker. What it finds is written into the log by the first leader (see run), where it becomes the
+// group's.
+func (m *meta) adopt(dir string) error {
+	read := func(name string, to any) error {
+		text, err := vfs.ReadFile(m.fs(), filepath.Join(dir, name))
+		if errors.Is(err, os.ErrNotExist) || len(text) == 0 && err == nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := mq.Unmarshal(text, to); err != nil {
+			return fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
+		}
+		return nil
+	}
+	var topics mq.TopicConfigTable
+	var groups struct {
+		Groups  map[string]mq.SubscriptionGroupConfig `json:"subscriptionGroupTable"`
+		Version mq.DataVersion                        `json:"dataVersion"`
+	}
+	var offsets mq.ConsumerOffsetTable
+	if err := errors.Join(read(fileTopics, &topics), read(fileGroups, &groups), read(fileOffsets, &offsets)); err != nil {
+		return err
+	}
+	s := &m.state
+	maps.Copy(s.Topics, topics.Topics)
+	maps.Copy(s.Groups, groups.Groups)
+	maps.Copy(s.Offsets, offsets.Offsets)
+	s.Versions[tableTopics] = tableVersion{topics.DataVersion.Counter, topics.DataVersion.Timestamp}
+	s.Versions[tableGroups] = tableVersion{groups.Version.Counter, groups.Version.Timestamp}
+	s.Versions[tableOffsets] = tableVersion{offsets.DataVersion.Counter, offsets.DataVersion.Timestamp}
+	return nil
+}
+
+// saves writes the files from time to time; Close does it a last time.
+func (m *meta) saves(ctx context.Context) error {
+	tick := time.NewTicker(m.b.cfg.SnapshotEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if err := m.save(); err != nil {
+				m.b.log.Warn("the metadata files cannot be written; they are made anew from the log if need be", "error", err)
+			}
+		}
+	}
+}
+
+// save writes the files if the state has changed since.
+func (m *meta) save() error {
+	m.mu.RLock()
+	s := m.state
+	if s.Pos == m.saved {
+		m.mu.RUnlock()
+		return nil
+	}
+	s.LockList = s.lockRecords()
+	text, err := json.Marshal(&s)
+	topics := mq.Marshal(mq.TopicConfigTable{Topics: s.Topics, DataVersion: s.dataVersion(tableTopics)})
+	groups := mq.Marshal(mq.SubscriptionGroupTable{Groups: s.Groups, DataVersion: s.dataVersion(tableGroups)})
+	offsets := mq.Marshal(mq.ConsumerOffsetTable{Offsets: s.Offsets, DataVersion: s.dataVersion(tableOffsets)})
+	m.mu.RUnlock()
+	if err != nil {
+		return err
+	}
+	dir := m.b.configDir()
+	if err := m.fs().MkdirAll(dir); err != nil {
+		return err
+	}
+	for name, text := range map[string][]byte{fileTopics: topics, fileGroups: groups, fileOffsets: offsets} {
+		if err := vfs.WriteAside(m.fs(), filepath.Join(dir, name), text, false); err != nil {
+			return err
+		}
+	}
+	if err := vfs.Replace(m.fs(), filepath.Join(dir, fileState), text); err != nil {
+		return err
+	}
+	m.saved = s.Pos
+	return nil
+}
+
+func (s *state) dataVersion(table string) mq.DataVersion {
+	v := s.Versions[table]
+	return mq.DataVersion{Counter: v.Counter, Timestamp: v.At, StateVersion: s.Term}
+}

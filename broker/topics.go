@@ -1,0 +1,212 @@
+package broker
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"dledger/internal/mq"
+)
+
+// Topics and subscription groups: what every broker has from the start, and how clients make more (TopicConfigManager and
+// SubscriptionGroupManager in the Java original).
+//
+// Compatibility: UPDATE_AND_CREATE_TOPIC (17). A topic is answered for once every replica has it and the name servers have been told; the
+// original tells the followers up to ten seconds later.
+
+// systemTopics are those that are there from the start; they take no record.
+func systemTopics(cfg *Config) []mq.TopicConfig {
+	const rw = mq.PermRead | mq.PermWrite
+	topics := []mq.TopicConfig{
+		mq.NewTopicConfig(cfg.Cluster, 16, rw|mq.PermInherit),
+		mq.NewTopicConfig(cfg.Name, 1, rw|mq.PermInherit),
+		mq.NewTopicConfig(mq.TopicSelfTest, 1, rw),
+		mq.NewTopicConfig(mq.TopicBenchmark, 1024, rw),
+		mq.NewTopicConfig(mq.TopicOffsetMoved, 1, rw),
+		mq.NewTopicConfig(mq.TopicSchedule, 18, rw),
+		mq.NewTopicConfig(mq.TopicHalf, 1, rw),
+		mq.NewTopicConfig(mq.TopicOpHalf, 1, rw),
+		mq.NewTopicConfig(mq.TopicTransCheckMax, 1, rw),
+		mq.NewTopicConfig(mq.ReplyTopic(cfg.Cluster), 1, rw),
+		mq.NewTopicConfig(mq.TopicReviveStem+cfg.Cluster, 8, rw),
+		mq.NewTopicConfig(mq.TopicSyncMembersStem+cfg.Name, 1, mq.PermInherit),
+		mq.NewTopicConfig(mq.TopicTimer, 1, rw),
+		mq.NewTopicConfig(mq.TopicMetadataStem+cfg.Name, 1, mq.PermRead),
+	}
+	if cfg.AutoCreateTopic {
+		topics = append(topics, mq.NewTopicConfig(mq.TopicDefault, cfg.DefaultQueues, rw|mq.PermInherit))
+	}
+	if cfg.TraceTopic {
+		topics = append(topics, mq.NewTopicConfig(cfg.TraceTopicName, 1, rw))
+	}
+	return topics
+}
+
+// isSystemTopic tells topics that users may not make, change or delete on this broker.
+func (b *Broker) isSystemTopic(name string) bool {
+	switch name {
+	case b.cfg.Cluster, b.cfg.Name, mq.ReplyTopic(b.cfg.Cluster):
+		return true
+	}
+	return mq.IsSystemTopic(name)
+}
+
+// makeTopics gives the group topics; done is called when all replicas know them and the name servers were told, or with the reason why not.
+func (b *Broker) makeTopics(topics []mq.TopicConfig, done func(error)) {
+	set := make(map[string]mq.TopicConfig, len(topics))
+	for _, t := range topics {
+		set[t.TopicName] = t
+	}
+	b.meta.submit(record{Kind: "topics", Topics: set}, func(err error) {
+		if err != nil {
+			done(err)
+			return
+		}
+		b.names.topics(topics, func() { done(nil) })
+	})
+}
+
+// topicForSend gives the topic that a producer sends to. One that is not there is made in the likeness of template, if that allows it, or for
+// retries; then later is called once it is there, and the result is nil. A refusal is answered here.
+func (b *Broker) topicForSend(r *request, name, template string, queues int32, later func(mq.TopicConfig)) *mq.TopicConfig {
+	if t, ok := b.meta.topicConfig(name); ok {
+		return &t
+	}
+	var t mq.TopicConfig
+	if strings.HasPrefix(name, mq.RetryPrefix) {
+		t = mq.NewTopicConfig(name, 1, mq.PermRead|mq.PermWrite)
+	} else {
+		like, ok := b.meta.topicConfig(template)
+		if !ok || like.Perm&mq.PermInherit == 0 || template == mq.TopicDefault && !b.cfg.AutoCreateTopic {
+			r.refuse(mq.TopicNotExist, "topic[%s] not exist, apply first please!", name)
+			return nil
+		}
+		n := max(min(queues, like.WriteQueueNums), 0)
+		t = mq.NewTopicConfig(name, n, like.Perm&^mq.PermInherit)
+		t.TopicSysFlag, t.TopicFilterType = like.TopicSysFlag, like.TopicFilterType
+	}
+	b.makeTopics([]mq.TopicConfig{t}, func(err error) {
+		if err != nil {
+			b.failed(r, err)
+			return
+		}
+		later(t)
+	})
+	return nil
+}
+
+// failed answers a request whose record was not committed, or tries it again at the next leader: to make the same change twice does no harm.
+func (b *Broker) failed(r *request, err error) {
+	r.settle = r.settle || undecided(err)
+	b.gate.retry(r, err.Error())
+}
+
+// ensureTopic makes a topic if it is not there; done follows when it is, possibly at once.
+func (b *Broker) ensureTopic(t mq.TopicConfig, done func(error)) {
+	if _, ok := b.meta.topicConfig(t.TopicName); ok {
+		done(nil)
+		return
+	}
+	b.makeTopics([]mq.TopicConfig{t}, done)
+}
+
+// ensureGroup makes a subscription group and its retry topic if they are not there; done follows when they are. Only the leader can.
+func (b *Broker) ensureGroup(name string, done func(error)) {
+	retry := mq.RetryTopic(name)
+	config, known := b.meta.groupConfig(name)
+	if !known {
+		if !b.cfg.AutoCreateGroup {
+			done(fmt.Errorf("%w: subscription group [%s] does not exist", errNoGroup, name))
+			return
+		}
+		if err := mq.CheckGroup(name); err != nil {
+			done(fmt.Errorf("%w: %w", errNoGroup, err))
+			return
+		}
+		config = mq.DefaultGroup(name)
+	}
+	rec := record{Kind: "groups"}
+	if !known {
+		rec.Groups = map[string]mq.SubscriptionGroupConfig{name: config}
+	}
+	var made []mq.TopicConfig
+	if _, ok := b.meta.topicConfig(retry); !ok && config.RetryQueueNums > 0 && !mq.IsSystemGroup(name) {
+		made = append(made, mq.NewTopicConfig(retry, config.RetryQueueNums, mq.PermRead|mq.PermWrite))
+		rec.Topics = map[string]mq.TopicConfig{retry: made[0]}
+	}
+	if known && made == nil {
+		done(nil)
+		return
+	}
+	b.meta.submit(rec, func(err error) {
+		if err != nil || made == nil {
+			done(err)
+			return
+		}
+		b.names.topics(made, func() { done(nil) })
+	})
+}
+
+// createTopic serves UPDATE_AND_CREATE_TOPIC.
+func (b *Broker) createTopic(r *request) {
+	f := r.fields()
+	t := mq.NewTopicConfig(f.Str("topic"), 0, f.Int32("perm"))
+	t.ReadQueueNums, t.WriteQueueNums = f.Int32("readQueueNums"), f.Int32("writeQueueNums")
+	t.TopicFilterType = f.StrOr("topicFilterType", mq.FilterSingleTag)
+	t.TopicSysFlag = f.Int32Or("topicSysFlag", 0)
+	t.Order = f.BoolOr("order", false)
+	attributes := f.StrOr("attributes", "")
+	if err := f.Err(); err != nil {
+		r.malformed(err)
+		return
+	}
+	if err := b.setTopic(&t, attributes); err != nil {
+		r.refuse(mq.InvalidParameter, "%v", err)
+		return
+	}
+	b.makeTopics([]mq.TopicConfig{t}, func(err error) {
+		if err != nil {
+			b.failed(r, err)
+			return
+		}
+		r.ok()
+	})
+}
+
+// queuesMax bounds the queues of a topic.
+const queuesMax = 65536
+
+// setTopic checks a topic that a client makes or changes, and carries over what the change does not name.
+func (b *Broker) setTopic(t *mq.TopicConfig, attributes string) error {
+	if err := mq.CheckTopic(t.TopicName); err != nil {
+		return err
+	}
+	if b.isSystemTopic(t.TopicName) {
+		return fmt.Errorf("the topic[%s] is conflict with system topic", t.TopicName)
+	}
+	if t.ReadQueueNums < 0 || t.WriteQueueNums < 0 || t.ReadQueueNums > queuesMax || t.WriteQueueNums > queuesMax {
+		return fmt.Errorf("the topic[%s] has %d queues to read and %d to write: 0 to %d", t.TopicName, t.ReadQueueNums, t.WriteQueueNums, queuesMax)
+	}
+	if t.Perm&^(mq.PermRead|mq.PermWrite|mq.PermInherit|8) != 0 {
+		return fmt.Errorf("the topic[%s] has perm %d", t.TopicName, t.Perm)
+	}
+	if old, ok := b.meta.topicConfig(t.TopicName); ok {
+		t.Attributes = maps.Clone(old.Attributes)
+	}
+	if t.Attributes == nil {
+		t.Attributes = map[string]string{}
+	}
+	for part := range strings.SplitSeq(attributes, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		switch {
+		case name == "":
+		case strings.HasPrefix(name, "+") && value != "":
+			t.Attributes[name[1:]] = value
+		case strings.HasPrefix(name, "-"):
+			delete(t.Attributes, name[1:])
+		default:
+			return fmt.Errorf("attribute %q is neither +name=value nor -name", part)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package broker
+
+import (
+	"math/rand/v2"
+	"strings"
+
+	"dledger/internal/mq"
+	"dledger/internal/msgstore"
+)
+
+// Compatibility: QUERY_MESSAGE (12), VIEW_MESSAGE_BY_ID (33), CONSUMER_SEND_MSG_BACK (36). Offsets are the same on all replicas, so each finds a message by an
+// id that any of them gave. Messages whose keys only share a hash are left out; the original gives them too.
+
+const queryMax = 64 // messages in an answer to QUERY_MESSAGE
+
+func (b *Broker) viewMessage(r *request) {
+	f := r.fields()
+	offset := f.Int64("offset")
+	if err := f.Err(); err != nil {
+		r.malformed(err)
+		return
+	}
+	stored, err := b.store.MessageAt(offset)
+	if err != nil {
+		if !r.toLeader() {
+			r.refuse(mq.SystemError, "can not find message by the offset, %d: %v", offset, err)
+		}
+		return
+	}
+	r.answer(mq.Success, "", nil, stored)
+}
+
+func (b *Broker) queryMessage(r *request) {
+	f := r.fields()
+	topic, key, n := f.Str("topic"), f.Str("key"), int(f.Int32("maxNum"))
+	begin, end := f.Int64("beginTimestamp"), f.Int64("endTimestamp")
+	if f.BoolOr("_UNIQUE_KEY_QUERY", false) {
+		n = 32
+	}
+	if err := f.Err(); err != nil {
+		r.malformed(err)
+		return
+	}
+	res, err := b.store.Query(topic, key, min(max(n, 1), queryMax), begin, end)
+	if err != nil {
+		r.malformed(err)
+		return
+	}
+	ext := map[string]string{"indexLastUpdateTimestamp": mq.Itoa(res.LastTime), "indexLastUpdatePhyoffset": mq.Itoa(res.LastPos)}
+	if len(res.Messages) == 0 {
+		if !r.toLeader() {
+			r.answer(mq.QueryNotFound, "can not find message, maybe time range not correct", ext)
+		}
+		return
+	}
+	r.answer(mq.Success, "", ext, res.Messages...)
+}
+
+// sendBack stores a message again for a group that could not consume it: to be had after a pause that grows, or for good among its dead letters.
+func (b *Broker) sendBack(r *request) {
+	f := r.fields()
+	offset, group, level := f.Int64("offset"), f.Str("group"), f.Int32("delayLevel")
+	origin, limit := f.StrOr("originMsgId", ""), f.Int32Or("maxReconsumeTimes", -1)
+	if err := f.Err(); err != nil {
+		r.malformed(err)
+		return
+	}
+	config, ok := b.meta.groupConfig(group)
+	switch {
+	case !ok:
+		r.refuse(mq.GroupNotExist, "subscription group not exist, %s", group)
+		return
+	case b.cfg.Permission&mq.PermWrite == 0:
+		r.refuse(mq.NoPermission, "the broker[%s] sending message is forbidden", b.cfg.IP)
+		return
+	case config.RetryQueueNums <= 0:
+		r.ok()
+		return
+	}
+	old, err := b.messageAt(offset)
+	if err != nil {
+		r.refuse(mq.SystemError, "look message by offset failed, %d: %v", offset, err)
+		return
+	}
+	if limit < 0 || r.frame.Version < mq.VersionMaxReconsume {
+		limit = config.RetryMaxTimes
+	}
+	m := &mq.Message{Topic: mq.RetryTopic(group), QueueID: rand.Int32N(config.RetryQueueNums), Flag: old.Flag, SysFlag: old.SysFlag &^ mq.SysTransaction, BornTime: old.BornTime, BornHost: old.BornHost,
+		ReconsumeTimes: old.ReconsumeTimes + 1, Body: old.Body, Properties: strings.Clone(old.Properties)}
+	if !mq.PropHas(m.Properties, mq.PropRetryTopic) {
+		m.SetProp(mq.PropRetryTopic, strings.Clone(old.Topic))
+	}
+	if m.Prop(mq.PropOriginMessageID) == "" {
+		if origin == "" {
+			origin = old.MsgID()
+		}
+		m.SetProp(mq.PropOriginMessageID, origin)
+	}
+	target := mq.NewTopicConfig(m.Topic, config.RetryQueueNums, mq.PermRead|mq.PermWrite)
+	if old.ReconsumeTimes >= limit || level < 0 {
+		target = mq.NewTopicConfig(mq.DLQTopic(group), 1, mq.PermRead|mq.PermWrite)
+		m.Topic, m.QueueID = target.TopicName, 0
+		m.DelProp(mq.PropDelay)
+	} else {
+		if level == 0 {
+			level = 3 + old.ReconsumeTimes
+		}
+		m.SetProp(mq.PropDelay, mq.Itoa(level))
+	}
+	b.ensureTopic(target, func(err error) {
+		if err != nil {
+			b.failed(r, err)
+			return
+		}
+		if code, remark := b.divert(m); code != mq.Success {
+			r.refuse(code, "%s", remark)
+			return
+		}
+		b.store.Put([]*mq.Message{m}, func(res msgstore.PutResult) {
+			switch res.Status {
+			case msgstore.PutOK:
+				r.ok()
+			case msgstore.ServiceNotAvailable:
+				b.gate.retry(r, errorText(res.Err, "not taken"))
+			default:
+				r.refuse(mq.SystemError, "%v: %v", res.Status, res.Err)
+			}
+		})
+	})
+}
+
+// messageAt reads a committed message; its parts are the log's memory.
+func (b *Broker) messageAt(offset int64) (mq.Message, error) {
+	stored, err := b.store.MessageAt(offset)
+	if err != nil {
+		return mq.Message{}, err
+	}
+	m, _, err := mq.ParseStored(stored)
+	return m, err
+}
