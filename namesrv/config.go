@@ -210,12 +210,16 @@ func (s *Server) updateConfig(r *request) (reply, error) {
 	return reply{}, nil
 }
 
-// GET_NAMESRV_CONFIG (319). Answer: lines key=value.
-func (s *Server) getConfig(*request) (reply, error) {
+// Properties gives all keys as lines key=value, in the form of the original's configuration file.
+func (c *Config) Properties() string {
 	var b strings.Builder
-	c := s.config.Load()
 	for _, k := range keys {
 		b.WriteString(k.name + "=" + k.get(c) + "\n")
 	}
-	return reply{body: []byte(b.String())}, nil
+	return b.String()
+}
+
+// GET_NAMESRV_CONFIG (319). Answer: lines key=value.
+func (s *Server) getConfig(*request) (reply, error) {
+	return reply{body: []byte(s.config.Load().Properties())}, nil
 }

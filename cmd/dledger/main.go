@@ -29,7 +29,7 @@ func main() {
 	signal.Ignore(syscall.SIGXFSZ)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process the hard way
-	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(run(ctx, commandLine(os.Args), os.Stdin, os.Stdout, os.Stderr))
 }
 
 // run is the program without its process: it gives the exit code.
@@ -84,7 +84,7 @@ the wire protocol of the Java original. Start with "dledger up".`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w, see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newUp(), newServer(), newAppend(), newGet(), newTail(), newStatus(), newTransfer(), newDump(), newVerify(), newBench(), newSim(), newVersion())
+	root.AddCommand(newUp(), newServer(), newAppend(), newGet(), newTail(), newStatus(), newTransfer(), newDump(), newVerify(), newBench(), newSim(), newNamesrv(), newVersion())
 	return root
 }
 

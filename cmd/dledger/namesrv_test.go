@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"dledger/internal/mq"
+	"dledger/internal/remoting"
+)
+
+func TestNameServerServesUntilItIsStopped(t *testing.T) {
+	dir := t.TempDir()
+	port := freePort(t, 1, 0)
+	file := filepath.Join(dir, "namesrv.conf")
+	text := fmt.Sprintf("# a comment\nlistenPort = 1\nkvConfigPath=%s/kv/kvConfig.json\nserverWorkerThreads=8\nsupportActingMaster=true\n", dir)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	kv := map[string]string{"namespace": "n", "key": "k", "value": "v"}
+	for _, code := range []int32{mq.CodePutKV, mq.CodeGetKV} { // the second run finds what the first was told
+		server := start(t, "namesrv", "--configFile", file, "--port", strconv.Itoa(port))
+		if got := server.out.wait(t, "boot success"); !strings.Contains(got, strconv.Itoa(port)) {
+			t.Errorf("the line does not say the port: %q", got)
+		}
+		if warned := server.err.wait(t, "supportActingMaster"); strings.Contains(warned, "serverWorkerThreads") {
+			t.Errorf("warned of a key that nobody misses: %s", warned)
+		}
+		c := remoting.NewClient(remoting.ClientConfig{Version: mq.Version})
+		f, err := c.Call(t.Context(), "127.0.0.1:"+strconv.Itoa(port), remoting.Request{Code: code, Ext: kv}, 5*time.Second)
+		if err != nil || f.Code != mq.Success || code == mq.CodeGetKV && f.Ext["value"] != "v" {
+			t.Errorf("request %d: %+v, %v", code, f, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if code := server.end(t); code != 0 {
+			t.Errorf("exit code %d: %s", code, server.err.wait(t, ""))
+		}
+	}
+}
+
+func TestNameServerRefusesWhatItCannotUse(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "bad.conf")
+	if err := os.WriteFile(bad, []byte("listenPort=x\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"listenPort", []string{"-c", bad}},
+		{"none.conf", []string{"-c", filepath.Join(dir, "none.conf")}},
+		{"70000", []string{"--port", "70000"}},
+		{"loud", []string{"--log-level", "loud"}},
+	} {
+		code, _, stderr := command(t, "", append([]string{"namesrv"}, c.args...)...)
+		if code == 0 || !strings.Contains(stderr, c.want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%v: exit code %d, %q, want one line with %q", c.args, code, stderr, c.want)
+		}
+	}
+	if got := mustRun(t, "", "namesrv", "-p", "--port", "9000"); !strings.Contains(got, "listenPort=9000\n") {
+		t.Errorf("configuration: %q", got)
+	}
+}
+
+func TestNameOfTheProgramIsACommand(t *testing.T) {
+	for _, c := range [][2][]string{
+		{{"/opt/bin/mqnamesrv", "-c", "f"}, {"namesrv", "-c", "f"}},
+		{{"dledger", "namesrv"}, {"namesrv"}},
+		{{"./dledger"}, {}},
+	} {
+		if got := commandLine(c[0]); !reflect.DeepEqual(got, c[1]) {
+			t.Errorf("%q: got %q, want %q", c[0], got, c[1])
+		}
+	}
+}
