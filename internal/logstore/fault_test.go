@@ -373,8 +373,13 @@ func TestEntriesWithoutChecksumAreTrustedAsFarAsSynced(t *testing.T) {
 		clear(b[36:44])
 		p = append(p, b)
 	}
+	cfg := func(fs vfs.FS) Config {
+		c := small(fs)
+		c.Compat = raft.Compat04
+		return c
+	}
 	m := vfs.NewMem()
-	s := mustOpen(t, small(m))
+	s := mustOpen(t, cfg(m))
 	must(t, s.AppendEncoded(0, p[:6]))
 	must(t, s.Flush())
 	last, err := s.Sync()
@@ -384,9 +389,9 @@ func TestEntriesWithoutChecksumAreTrustedAsFarAsSynced(t *testing.T) {
 	}
 	must(t, s.AppendEncoded(6, p[6:]))
 	must(t, s.Flush())
-	check(t, mustOpen(t, small(m.Fork(vfs.KeepAll))), 0, 5, always(1))
-	check(t, mustOpen(t, small(m.Fork(vfs.KeepNone))), 0, 5, always(1))
-	check(t, mustOpen(t, small(m.Fork(nil))), 0, 9, always(1))
+	check(t, mustOpen(t, cfg(m.Fork(vfs.KeepAll))), 0, 5, always(1))
+	check(t, mustOpen(t, cfg(m.Fork(vfs.KeepNone))), 0, 5, always(1))
+	check(t, mustOpen(t, cfg(m.Fork(nil))), 0, 9, always(1))
 }
 
 func TestDirectoryIsHeldByOneStore(t *testing.T) {

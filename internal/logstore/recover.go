@@ -352,7 +352,9 @@ func (r *recovery) scan() error {
 		s.last = r.from
 		sc.next, sc.term = s.first, max(s.prevTerm, 0)
 	}
-	if r.known && !r.sameBoot && !r.m.clean && !r.ballot.foreign {
+	// A write that failed may be torn too where the machine kept running; but there the whole entries of a Java leader have no checksum either.
+	ours := r.m.compat == raft.CompatGo && s.cfg.Compat == raft.CompatGo
+	if r.known && (!r.sameBoot || ours) && !r.m.clean && !r.ballot.foreign {
 		sc.sealed = r.m.durable.index
 	}
 	fix := indexFixer{Store: s}
