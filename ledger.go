@@ -103,7 +103,15 @@ func open(cfg Config, peers []Peer) (*Ledger, error) {
 	l.net = newTransport(&cfg, peers, cfg.Server.client, store)
 	l.waits.l = l
 	now := l.clock()
-	l.loop = replica.New(replica.Config{Core: cfg.core(peers), Initial: initial(store.State()), Log: storeLog{store}, Net: l.net,
+	in := initial(store.State())
+	if in.New && !in.Behind && (cfg.Compat != CompatGo || len(peers) < 3) {
+		// Java members do not tell of a past, and of two members each has all that was ever committed.
+		in.New = false
+		if err := store.Joined(); err != nil {
+			return nil, errors.Join(err, store.Close())
+		}
+	}
+	l.loop = replica.New(replica.Config{Core: cfg.core(peers), Initial: in, Log: storeLog{store}, Net: l.net,
 		Async: cfg.Durability == Async, AckWait: cfg.AckTimeout, PendingBytes: cfg.PendingBytes, Logger: cfg.Logger}, now())
 	l.net.start(l.loop)
 	if err := cfg.Server.add(l); err != nil {

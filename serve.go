@@ -324,7 +324,7 @@ func (h handler) hello(c *remoting.Conn, f *remoting.Frame) {
 	} else if l, r := h.s.anyOf(req.Group, req.RemoteID); l == nil {
 		a.Code = r
 	} else {
-		a = wire.HelloResponse{Code: wire.ResultOK, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Node: l.cfg.node()}
+		a = wire.HelloResponse{Code: wire.ResultOK, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Past: l.past(), Node: l.cfg.node()}
 	}
 	h.sent(c.Reply(f.Ref(), ok, wire.EncodeJSON(&a)))
 }

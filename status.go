@@ -22,7 +22,7 @@ type Status struct {
 	Commit       Index
 	Durable      Index // the last entry that this member's own sync has covered
 	Pending      int   // appends that wait for their acknowledgement
-	Abstaining   bool  // the log lost its tail: no vote and no candidacy until it has caught up
+	Abstaining   bool  // the log lost its tail, or the disk is new: no vote and no candidacy until it has caught up
 	Transferring bool
 	Peers        []PeerStatus // on the leader: one for each other member
 	Err          error        // why this member stopped taking part; nil while it does
@@ -61,7 +61,7 @@ func (l *Ledger) statusOf(s replica.Snapshot) Status {
 func (l *Ledger) statusResponse(s Status) *wire.StatusResponse {
 	a := &wire.StatusResponse{Code: wire.ResultOK, Group: s.Group, ID: raft.ID(s.ID), Role: s.Role, Term: s.Term, LeaderID: raft.ID(s.Leader), First: s.First, Last: s.Last,
 		Durable: s.Durable, Commit: s.Commit, Applied: s.Commit, Pending: s.Pending, UptimeMs: time.Since(l.started).Milliseconds(), Peers: l.addresses(), Node: l.cfg.node(),
-		Durability: l.cfg.Durability.String()}
+		Durability: l.cfg.Durability.String(), Abstains: s.Abstaining}
 	for _, p := range s.Peers {
 		a.Progress = append(a.Progress, wire.Progress{ID: raft.ID(p.ID), State: p.State, Match: p.Match, IdleMs: p.Idle.Milliseconds(), Kind: p.Kind})
 	}
@@ -108,6 +108,9 @@ func (l *Ledger) addresses() map[string]string {
 	}
 	return m
 }
+
+// past tells whether this member knows that its group has one.
+func (l *Ledger) past() bool { return l.loop.View().Term > 0 || l.store.State().Last >= 0 }
 
 // node is what this member says of itself in a handshake.
 func (c *Config) node() wire.Node {

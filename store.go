@@ -61,5 +61,6 @@ func forLoop(err error) error {
 
 // initial translates what recovery found for the core.
 func initial(s logstore.State) raft.Initial {
-	return raft.Initial{Term: s.Term, Vote: s.Vote, First: s.First, Last: s.Last, PrevTerm: s.PrevTerm, Runs: s.Runs, Commit: s.Commit, Abstain: s.TailLost}
+	return raft.Initial{Term: s.Term, Vote: s.Vote, First: s.First, Last: s.Last, PrevTerm: s.PrevTerm, Runs: s.Runs, Commit: s.Commit, Abstain: s.TailLost,
+		Behind: s.Behind, New: s.New}
 }

@@ -184,7 +184,11 @@ func (p *peer) hello() {
 		var a wire.HelloResponse
 		switch err := wire.DecodeJSONAnswer(f.Code, f.Body, &a); {
 		case err == nil:
-			p.told(life, kindOurs, p.t.judge(&a))
+			why := p.t.judge(&a)
+			p.told(life, kindOurs, why)
+			if why == "" && a.Code == wire.ResultOK {
+				p.t.loop.Met(p.id, a.Past)
+			}
 		case errors.Is(err, wire.ErrUnsupported):
 			p.probe(life)
 		default:

@@ -71,6 +71,7 @@ type NodeStatus struct {
 	Compat      string
 	Durability  string
 	Failure     string     // why the node no longer takes part
+	Abstains    bool       // it does not vote until it has caught up
 	Progress    []Progress // what a leader knows of the others
 
 	peers map[string]string // whom the node takes for members
@@ -155,6 +156,7 @@ func (s *NodeStatus) fill(a *wire.StatusResponse) {
 	s.Role, s.Term, s.Leader = a.Role, int64(a.Term), string(a.LeaderID)
 	s.Begin, s.End, s.Commit, s.Durable, s.Applied = int64(a.First), int64(a.Last), int64(a.Commit), int64(a.Durable), int64(a.Applied)
 	s.Pending, s.Uptime, s.Failure = a.Pending, time.Duration(a.UptimeMs)*time.Millisecond, a.Error
+	s.Abstains = a.Abstains
 	for _, p := range a.Progress {
 		idle := time.Duration(p.IdleMs) * time.Millisecond
 		if p.IdleMs < 0 {

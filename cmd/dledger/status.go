@@ -32,6 +32,7 @@ type nodeState struct {
 	Compat     string         `json:"compat,omitempty"`
 	Durability string         `json:"durability,omitempty"`
 	Failure    string         `json:"failure,omitempty"`
+	Abstains   bool           `json:"abstains,omitempty"`
 	Progress   []progressJSON `json:"progress,omitempty"`
 }
 
@@ -119,7 +120,7 @@ func stateOf(group, leader string, nodes []client.NodeStatus) groupState {
 	s := groupState{Group: group, Leader: leader, Nodes: make([]nodeState, 0, len(nodes))}
 	for _, n := range nodes {
 		j := nodeState{ID: n.ID, Address: n.Address, Product: n.Product, Version: n.Version, Role: n.Role, Leader: n.Leader, Pending: n.Pending,
-			UptimeMs: n.Uptime.Milliseconds(), Compat: n.Compat, Durability: n.Durability, Failure: n.Failure}
+			UptimeMs: n.Uptime.Milliseconds(), Compat: n.Compat, Durability: n.Durability, Failure: n.Failure, Abstains: n.Abstains}
 		if n.Err != nil {
 			j.Error = n.Err.Error()
 		} else {
@@ -158,6 +159,9 @@ func statusText(group string, nodes []client.NodeStatus) string {
 		}
 		if n.Failure != "" {
 			fmt.Fprintf(&b, "%s no longer takes part: %s\n", n.ID, n.Failure)
+		}
+		if n.Abstains {
+			fmt.Fprintf(&b, "%s does not vote until it has caught up\n", n.ID)
 		}
 		for _, p := range n.Progress {
 			fmt.Fprintf(&b, "%s holds entries up to %d (%s", p.ID, p.Match, p.State)

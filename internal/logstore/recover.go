@@ -435,6 +435,12 @@ func (r *recovery) judge() error {
 		return r.stop
 	}
 	s.lost = -1
+	// A crash of the machine may have taken entries that others count on, and, beside them, what was noted of them.
+	s.behind = r.m.behind || r.known && r.m.async && !r.m.clean && !r.sameBoot || !r.known && r.cfg.Async && r.ballot.term > 0 && !r.ballot.foreign
+	s.new = r.m.new || !r.known && len(s.data.list) == 0 && r.ballot == ballot{}
+	if s.behind {
+		s.log.Warn("the machine went down without a sync; this node does not vote until it has caught up", "last", s.last.index)
+	}
 	if !r.known {
 		return nil
 	}
@@ -494,7 +500,7 @@ func (r *recovery) settle() error {
 	s.side.m.dataSize, s.side.m.indexSize = s.data.size, s.index.size
 	s.side.m.first, s.side.m.firstPos, s.side.m.prevTerm = s.first, s.firstPos, s.prevTerm
 	s.side.m.commit, s.side.m.lost = s.commit, s.lost
-	s.side.m.async = s.cfg.Async
+	s.side.m.async, s.side.m.behind, s.side.m.new = s.cfg.Async, s.behind, s.new
 	s.side.m.moved = r.m.moved || s.cfg.Compat == raft.Compat04 || s.last.index >= s.first && (r.ballot.foreign || !r.known && s.cfg.Compat != raft.Compat03)
 	if !clean && len(s.data.list)+len(s.index.list) > 0 {
 		if !errors.Is(r.stop, errZeros) && !errors.Is(r.stop, errNoFile) {

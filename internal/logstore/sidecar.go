@@ -19,7 +19,7 @@ import (
 //	     4    2 version, 1
 //	     6    1 compat: 0 go, 1 0.4, 2 0.3
 //	     7    1 flags: 1 clean stop, 2 cut in progress, 4 reset in progress, 8 headers may hold positions of another node's log,
-//	            16 entries count before they are synced (Config.Async)
+//	            16 entries count before they are synced (Config.Async), 32 State.Behind, 64 State.New
 //	     8    8 sequence: of the valid slots the one with the highest counts
 //	    16    4 CRC-32C of the boot id, as text
 //	    32    8 data file size          40    8 index file size
@@ -48,6 +48,8 @@ const (
 	flagReset   = 4
 	flagMoved   = 8
 	flagAsync   = 16
+	flagBehind  = 32
+	flagNew     = 64
 )
 
 // meta is the content of a slot.
@@ -57,6 +59,7 @@ type meta struct {
 	clean, cut, reset   bool
 	moved               bool
 	async               bool
+	behind, new         bool
 	boot                uint32
 	dataSize, indexSize int64
 	first               raft.Index
@@ -81,7 +84,7 @@ func (m *meta) encode(b []byte) {
 	be.PutUint32(b, sideMagic)
 	be.PutUint16(b[4:], sideVersion)
 	b[6] = byte(m.compat)
-	for i, on := range []bool{m.clean, m.cut, m.reset, m.moved, m.async} {
+	for i, on := range []bool{m.clean, m.cut, m.reset, m.moved, m.async, m.behind, m.new} {
 		if on {
 			b[7] |= 1 << i
 		}
@@ -108,7 +111,7 @@ func (m *meta) decode(b []byte) bool {
 	}
 	m.compat = raft.Compat(b[6])
 	m.clean, m.cut, m.reset, m.moved = b[7]&flagClean != 0, b[7]&flagCut != 0, b[7]&flagReset != 0, b[7]&flagMoved != 0
-	m.async = b[7]&flagAsync != 0
+	m.async, m.behind, m.new = b[7]&flagAsync != 0, b[7]&flagBehind != 0, b[7]&flagNew != 0
 	m.seq = be.Uint64(b[8:])
 	m.boot = be.Uint32(b[16:])
 	n := func(off int) int64 { return int64(be.Uint64(b[off:])) }

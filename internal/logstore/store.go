@@ -217,6 +217,8 @@ type Store struct {
 	durable  mark
 	commit   raft.Index
 	lost     raft.Index // see State.TailLost
+	behind   bool       // see State.Behind
+	new      bool       // see State.New
 	term     raft.Term
 	vote     raft.ID
 	dirty    []*file // data files written since their last sync
@@ -243,6 +245,11 @@ type State struct {
 	// TailLost is -1, or an index that others may count on this node for and that a crash took: it was durable, or, with Config.Async, known to be
 	// committed. The log is valid but shorter: the node must not vote until it holds that index again.
 	TailLost raft.Index
+	// Behind tells that others may count on this node for more than it has, and that nobody knows for what: with Config.Async, after a crash of
+	// the machine, which may have taken entries and all that was noted of them.
+	Behind bool
+	// New tells that the directory was empty when it was first opened, and that Joined has not been called since.
+	New bool
 }
 
 // Stats counts since Open; sizes are in bytes.
@@ -295,7 +302,21 @@ func (s *Store) State() State {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return State{First: s.first, Last: s.last.index, PrevTerm: s.prevTerm, Runs: slices.Clone(s.runs), End: s.last.end,
-		Durable: s.durable.index, Commit: s.commit, Term: s.term, Vote: s.vote, TailLost: s.lost}
+		Durable: s.durable.index, Commit: s.commit, Term: s.term, Vote: s.vote, TailLost: s.lost, Behind: s.behind, New: s.new}
+}
+
+// Joined notes that nobody counts on this node any more for what it does not have: State.Behind and State.New are over. It is durable
+// when it returns.
+func (s *Store) Joined() error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.behind, s.new = false, false
+	s.mu.Unlock()
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	return s.fail(s.side.save(func(m *meta) { m.behind, m.new = false, false }))
 }
 
 // Bounds is where the log begins.

@@ -51,6 +51,12 @@ type Initial struct {
 	// be missing, so it neither votes nor campaigns until its log reaches that far again, or holds an entry committed in a later
 	// term: that term's leader was elected without this node and so by those who have everything.
 	Abstain Index
+	// Behind tells that others may count on this node for entries, or votes, that it no longer has, and that nobody knows for which. It neither
+	// votes nor campaigns until all that a leader had when they met is committed here.
+	Behind bool
+	// New tells that nothing was found on disk: this is the first start, or the disk was lost. The node abstains until the others
+	// have told whether the group has a past (Met); where it has one, the node is Behind.
+	New bool
 }
 
 // Role of a member in its term.
@@ -165,6 +171,10 @@ type Core struct {
 	durableAt Instant // last time durable moved or had nothing to wait for
 	abstain   Index   // see Initial.Abstain; -1 when this node votes
 	lostAt    Term    // the term found at the start, where something was lost
+	behind    bool    // see Initial.Behind
+	goal      Index   // where behind: what has to be committed here to have caught up with this leader; noMatch until it has compared
+	unmet     []ID    // see Initial.New: those that have not told yet whether the group has a past; nil where that is known
+	newUntil  Instant // where unmet: waiting for the last of them ends
 	lapsed    bool    // too many members abstained to elect a leader, so none does any more; said in answers to pre-votes until there is a leader
 	failed    bool    // the disk failed for good: no vote, no campaign, no entry
 	full      bool    // the disk has no room for entries
@@ -218,7 +228,7 @@ const maxHeld = 1 << 13
 // New makes the core of a member that has just started. Its first campaign is in a term above the stored one (R8).
 func New(cfg Config, in Initial, now Instant) *Core {
 	c := &Core{cfg: cfg, quorum: len(cfg.Members)/2 + 1, now: now, term: in.Term, vote: in.Vote, commit: in.Commit, published: in.Commit, durable: in.Last, durableAt: now,
-		abstain: -1, matched: noMatch, differs: noDifference,
+		abstain: -1, behind: in.Behind, goal: noMatch, matched: noMatch, differs: noDifference,
 		log: shape{first: in.First, last: in.Last, prevTerm: in.PrevTerm, runs: slices.Clone(in.Runs)}}
 	if in.Abstain > in.Last {
 		c.abstain, c.lostAt = in.Abstain, in.Term
@@ -228,6 +238,15 @@ func New(cfg Config, in Initial, now Instant) *Core {
 		if id != cfg.ID {
 			c.peers = append(c.peers, &progress{id: id, match: -1})
 		}
+	}
+	if len(cfg.Members) == 1 {
+		c.behind = false // nobody else counts on anything
+	}
+	if in.New && !in.Behind {
+		for _, p := range c.peers {
+			c.unmet = append(c.unmet, p.id)
+		}
+		c.newUntil = now + newPatience*Instant(c.baseTimeout())
 	}
 	c.becomeCandidate()
 	c.campaign.next = now + c.voteInterval()
@@ -266,9 +285,15 @@ func (c *Core) Now() Instant     { return c.now } // of the last input
 // Transferring tells whether the leader is handing leadership over and therefore refuses proposals.
 func (c *Core) Transferring() bool { return c.role == Leader && c.transfer.to != "" }
 
-// Abstaining tells whether this node neither votes nor campaigns until it has caught up: it lost its tail, or the term of its last
+// Abstaining tells whether this node neither votes nor campaigns until it has caught up: it lost its tail, or all that it knew, or the term of its last
 // entry is not known, so that it cannot tell which log is older.
-func (c *Core) Abstaining() bool { return c.abstain >= 0 || c.log.lastTerm() == UnknownTerm }
+func (c *Core) Abstaining() bool { return c.missing() || c.log.lastTerm() == UnknownTerm }
+
+// missing tells whether others may count on this node for something that it does not have.
+func (c *Core) missing() bool { return c.abstain >= 0 || !c.Joined() }
+
+// Joined tells that nothing is left of what Initial.Behind and Initial.New say.
+func (c *Core) Joined() bool { return !c.behind && c.unmet == nil }
 
 // PeerStatus is the leader's view of one other member.
 type PeerStatus struct {
@@ -551,6 +576,29 @@ func (c *Core) DiskFailed(now Instant) {
 		c.campaign.phase = idle
 	}
 	c.settleTaking()
+}
+
+// newPatience is how many election time-outs a node without any past waits for the last of the others.
+const newPatience = 5
+
+// Met tells what another member says of itself: whether it has a past, an entry or a term. A node that found an empty disk where
+// the group has one has lost its disk, or has never been heard of; nobody knows which, and so it is behind.
+func (c *Core) Met(id ID, past bool) {
+	if c.unmet == nil {
+		return
+	}
+	c.unmet = slices.DeleteFunc(c.unmet, func(x ID) bool { return x == id })
+	if past {
+		c.unmet, c.behind = nil, true
+	}
+	c.settleNew()
+}
+
+// settleNew ends the wait of a new member once all others have no past either, or a majority and the rest does not say.
+func (c *Core) settleNew() {
+	if n := len(c.unmet); n == 0 || c.now >= c.newUntil && len(c.cfg.Members)-n >= c.quorum {
+		c.unmet = nil
+	}
 }
 
 // Connected tells that the connection to a peer was made anew (or broke): what was in flight may be lost. ours tells whether the

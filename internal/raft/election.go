@@ -85,7 +85,10 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 	if t > c.term || c.vote == "" {
 		c.setTerm(t, leader)
 	}
-	c.led, c.lapsed = leader, false
+	c.led, c.lapsed, c.goal = leader, false, noMatch
+	if c.unmet != nil {
+		c.unmet, c.behind = nil, true // who has a leader has a past
+	}
 	switch c.transfer.to {
 	case "":
 	case leader:
@@ -123,9 +126,14 @@ func (c *Core) tickFollower() {
 
 func (c *Core) tickCandidate() {
 	k := &c.campaign
+	if c.unmet != nil {
+		c.settleNew()
+	}
 	switch {
 	case c.cfg.NoElection || c.failed:
 		k.phase, k.next = idle, c.now+Instant(c.cfg.MaxVoteInterval)
+	case c.unmet != nil && k.phase == idle && c.now >= k.next:
+		k.next = c.now + Instant(c.cfg.MaxVoteInterval)
 	case k.phase == idle && c.now >= k.next:
 		c.startCampaign(!c.takingLeadership())
 	case k.phase == asking && c.now >= k.until:
@@ -222,8 +230,8 @@ func (c *Core) tally() {
 		}
 	}
 	if c.Abstaining() {
-		if c.abstain >= 0 && c.hopeless() {
-			c.abstain, c.lapsed = -1, true
+		if c.missing() && c.hopeless() {
+			c.abstain, c.behind, c.lapsed = -1, false, true
 		}
 		if open == 0 {
 			c.conclude()
@@ -329,7 +337,7 @@ func (c *Core) castVote(m *Message) (VoteResult, Term) {
 func (c *Core) preVote(m *Message) Message {
 	a := Message{Term: c.term}
 	last, lastTerm := c.log.last, c.log.lastTerm()
-	if c.abstain >= 0 || c.lapsed {
+	if c.missing() || c.lapsed {
 		a.Status = StatusNotReady
 	}
 	switch {

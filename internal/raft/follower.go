@@ -86,6 +86,12 @@ func (c *Core) commitTo(m *Message) {
 // can carry it: so no leader truncates what is committed or was acknowledged to it (faults 1, 2 and 17, and a comparison that
 // pushes of the same leader overtake). A 0.3 answer tells only equal or not; there the TRUNCATE that would follow is refused.
 func (c *Core) onCompare(m *Message) {
+	if c.goal == noMatch {
+		c.goal = max(m.Index, m.Commit)
+		if c.claim.by == m.Leader && c.claim.term == c.term {
+			c.goal = max(c.goal, c.claim.last)
+		}
+	}
 	switch {
 	case m.Index < c.same() && c.cfg.Compat != Compat03:
 		c.compareAt(m, c.same(), -1, -1)
@@ -247,6 +253,9 @@ func (c *Core) onAppend(m *Message) {
 	if m.LogTerm != UnknownTerm && c.log.matches(m.First-1, m.LogTerm) {
 		known = true
 	}
+	if c.behind && c.goal == noMatch {
+		known = false // the comparison tells how far this log has to reach
+	}
 	if !known || m.First > c.log.last+1 || m.First < c.log.first {
 		c.refuse(m, StatusInconsistentState)
 		return
@@ -302,8 +311,12 @@ func (c *Core) firstDifference(m *Message, hi Index) Index {
 	return -1
 }
 
-// caughtUp ends the abstention of a node that holds again what it had lost (see Initial.Abstain).
+// caughtUp ends the abstention of a node that holds again what it had lost (see Initial.Abstain and Initial.Behind). A leader that this
+// node helped to elect, or has acknowledged entries to, has all that anybody counts on this node for; a later one was elected without it.
 func (c *Core) caughtUp() {
+	if c.behind && c.goal != noMatch && c.commit >= c.goal {
+		c.behind = false
+	}
 	if c.abstain < 0 {
 		return
 	}

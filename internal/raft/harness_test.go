@@ -94,6 +94,8 @@ type disk struct {
 	synced  Index // entries up to here survive a crash
 	commit  Index
 	abstain Index
+	behind  bool // see Initial
+	new     bool
 	full    bool
 	gen     int // counts cuts and resets: a sync that began before one says nothing about what was written since
 }
@@ -254,7 +256,7 @@ func (n *node) start() {
 		config.Rand = func(max int64) int64 { return max * k / int64(len(n.g.ids)) }
 	}
 	d.commit = min(d.commit, d.last()) // R7
-	in := Initial{Term: d.term, Vote: d.vote, First: d.first, Last: d.last(), PrevTerm: d.prev, Commit: d.commit, Abstain: d.abstain}
+	in := Initial{Term: d.term, Vote: d.vote, First: d.first, Last: d.last(), PrevTerm: d.prev, Commit: d.commit, Abstain: d.abstain, Behind: d.behind, New: d.new}
 	for i, e := range d.entries {
 		if i == 0 || d.entries[i-1].term != e.term {
 			in.Runs = append(in.Runs, Run{Term: e.term, First: d.first + Index(i)})

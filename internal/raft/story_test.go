@@ -19,11 +19,12 @@ var update = flag.Bool("update", false, "rewrite the traces of testdata/*.txt")
 // begin with # are comments. `go test -run Stories -update` rewrites the traces.
 //
 //	cluster n0 n1 n2 [compat=0.4] [java=j1,…] [preferred=n1] [pending=10] [election=off]   the members; those of java are played by the story
-//	disk n0 log=1x3,2 [term=2] [vote=n1] [commit=1] [first=1] [prev=0] [abstain=5]   before start; a log of 3 entries of term 1 and 1 of term 2
+//	disk n0 log=1x3,2 [term=2] [vote=n1] [commit=1] [first=1] [prev=0] [abstain=5] [behind=1] [new=1]   before start; a log of 3 entries of term 1 and 1 of term 2
 //	start [n0 …]               all by default
 //	elect n0                   it campaigns until it leads, unseen; members played by the story do not vote
 //	timeout n0                 its time-out comes, alone
 //	propose n0 3 · read n0 · transfer n0 n1 · expire n0 4 · full n0 [off] · fail n0 · sync n0 · manual (syncs are done by `sync`)
+//	met n0 n1 [past]           n1 tells n0 whether the group has a past
 //	crash n0 · restart n0 · wipe n0 (a crash that leaves an empty disk) · pause n0 · resume n0
 //	cut n0->n2 · cut n2 (both ways, with all) · heal · hold n0->n2 · release n0->n2
 //	settle                     until no message is under way; time passes only as they need it
@@ -193,6 +194,8 @@ func (s *story) command(line string) error {
 		n.start()
 	case "connect":
 		n.act(func() { n.core.Connected(ID(arg(1)), true) })
+	case "met":
+		n.act(func() { n.core.Met(ID(arg(1)), arg(2) == "past") })
 	case "pause":
 		n.pause()
 	case "resume":
@@ -288,6 +291,10 @@ func (s *story) disk(n *node, args map[string]string) error {
 			d.commit = Index(i)
 		case "abstain":
 			d.abstain = Index(i)
+		case "behind":
+			d.behind = i > 0
+		case "new":
+			d.new = i > 0
 		case "first":
 			d.first = Index(i)
 		case "prev":

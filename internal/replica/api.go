@@ -130,6 +130,11 @@ func (r *Replica) Connected(id raft.ID, ours bool) {
 	r.Call(func() { r.core.Connected(id, ours) })
 }
 
+// Met tells the core what a peer says of itself; see raft.Core.Met.
+func (r *Replica) Met(id raft.ID, past bool) {
+	r.Call(func() { r.core.Met(id, past) })
+}
+
 // Expired tells the core that retention deleted the entries before first.
 func (r *Replica) Expired(first raft.Index) {
 	r.Call(func() { r.core.Expired(first) })

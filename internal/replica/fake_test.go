@@ -153,6 +153,8 @@ func (l *fakeLog) SetCommit(i raft.Index) error {
 
 func (l *fakeLog) Full() bool { return l.full }
 
+func (l *fakeLog) Joined() error { return nil }
+
 const (
 	heartbeat = 200 * time.Millisecond
 	ackWait   = 2500 * time.Millisecond

@@ -40,6 +40,8 @@ type Log interface {
 	SetCommit(i raft.Index) error
 	// Full tells that the disk has no room for more entries.
 	Full() bool
+	// Joined notes that this member has caught up; until then a restart finds Initial.Behind, or Initial.New, again.
+	Joined() error
 }
 
 // Stamp runs in log order, on the loop, for each entry of a proposal once its index and byte position are known. body is the
@@ -107,6 +109,7 @@ type Replica struct {
 	synced   mark // last entry for which a sync was started; unsynced after a cut
 	syncing  bool
 	dead     error // set when nothing may be done any more; the loop then only refuses
+	joined   bool  // the log knows that this member has caught up
 	role     raft.Role
 	term     raft.Term
 
@@ -169,6 +172,7 @@ func New(cfg Config, now raft.Instant) *Replica {
 			p.stamp(i, index, pos, body)
 		}
 	}
+	r.joined = !cfg.Initial.Behind && !cfg.Initial.New
 	last := mark{cfg.Initial.Last, r.core.LastTerm()}
 	r.flushed, r.synced = last, last
 	r.commit.Store(int64(cfg.Initial.Commit))
@@ -397,6 +401,14 @@ func (r *Replica) perform(now raft.Instant) {
 		r.counters.Committed.Add(int64(ready.Commit) - r.commit.Load())
 		r.commit.Store(int64(ready.Commit))
 		r.notify()
+	}
+	if !r.joined && r.core.Joined() {
+		if err := r.cfg.Log.Joined(); err != nil {
+			r.diskFailed(now, fmt.Errorf("note that this member has caught up: %w", err))
+			return
+		}
+		r.joined = true
+		r.log.Info("caught up; this member votes", "last", r.core.Last(), "commit", r.core.Commit(), "term", r.core.Term())
 	}
 	for i := range ready.Messages {
 		m := &ready.Messages[i]

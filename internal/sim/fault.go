@@ -349,13 +349,15 @@ func (w *world) powerless(n *node) bool {
 }
 
 // wipe takes a member's disk. It forgets votes and acknowledgements, so a group survives it only if all others have everything, and
-// are in a term whose leader is known to all of them: then there is nothing left for it to vote in.
+// are in a term whose leader is known to all of them: then there is nothing left for it to vote in. Where it knows that it has forgotten something, it does
+// not vote in such a term anyway; that the others are in its term is enough.
 func (w *world) wipe(n *node) string {
 	last := raft.Index(len(w.check.committed)) - 1
 	if n.up && n.flushed.index > last || n.durable.index > last {
 		return ""
 	}
 	term := raft.Term(-1)
+	guarded := w.setup.compat == raft.CompatGo && len(w.nodes) > 2
 	for _, m := range w.nodes {
 		if m == n {
 			continue
@@ -369,6 +371,9 @@ func (w *world) wipe(n *node) string {
 			}
 		}
 		v := m.loop.View()
+		if guarded {
+			continue
+		}
 		if v.Leader == "" || v.Leader == n.id || term >= 0 && v.Term != term || v.Term != m.savedTerm {
 			return ""
 		}
@@ -377,6 +382,7 @@ func (w *world) wipe(n *node) string {
 	n.down(vfs.KeepNone)
 	n.disk = newDisk(n.chance)
 	n.disk.mem.SetClock(n.calendar)
+	n.behind = true
 	w.check.forget(n)
 	n.startIn(100 * ms)
 	return fmt.Sprintf("disk of %s is lost", n.id)

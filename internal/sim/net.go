@@ -395,6 +395,7 @@ func (w *world) greet(l *link) {
 		}
 		l.known = true
 		n.loop.Connected(l.to.id, !w.setup.strangers)
+		n.loop.Met(l.to.id, l.to.loop.View().Term > 0 || l.to.store.State().Last >= 0)
 		n.poke()
 	})
 }

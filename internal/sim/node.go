@@ -50,6 +50,7 @@ type node struct {
 	idle     int          // turns in a row that nothing called for but the deadline
 	idleFrom raft.Instant
 	failing  bool // it was seen to have stopped taking part
+	behind   bool // it has to catch up before it votes
 
 	// What is known to be on its disk, whoever forgot it since.
 	flushed   mark // last entry handed to the operating system
@@ -143,6 +144,10 @@ func (n *node) start() {
 	}
 	n.store = store
 	st := store.State()
+	// Who does not know that the others are of this implementation does not learn that they wait, too, and would wait for ever.
+	st.Behind = st.Behind && !w.setup.strangers
+	st.New = st.New && w.setup.compat == raft.CompatGo && len(w.setup.ids) > 2
+	n.behind = st.Behind || st.New
 	w.say(n, "starts: entries %d to %d, commit %d, term %d, vote %q, lost %d", st.First, st.Last, st.Commit, st.Term, st.Vote, st.TailLost)
 	w.check.recovered(n, &st)
 	core := w.setup.core
@@ -150,9 +155,10 @@ func (n *node) start() {
 	core.Rand = n.chance.Int64N
 	n.base, n.since = 1, w.now
 	n.loop = replica.New(replica.Config{
-		Core:    core,
-		Initial: raft.Initial{Term: st.Term, Vote: st.Vote, First: st.First, Last: st.Last, PrevTerm: st.PrevTerm, Runs: st.Runs, Commit: st.Commit, Abstain: st.TailLost},
-		Log:     &nodeLog{Store: store, n: n}, Net: (*nodeNet)(n), Async: w.setup.async, AckWait: w.setup.ackWait, PendingBytes: 64 << 10,
+		Core: core,
+		Initial: raft.Initial{Term: st.Term, Vote: st.Vote, First: st.First, Last: st.Last, PrevTerm: st.PrevTerm, Runs: st.Runs, Commit: st.Commit, Abstain: st.TailLost,
+			Behind: st.Behind, New: st.New},
+		Log: &nodeLog{Store: store, n: n}, Net: (*nodeNet)(n), Async: w.setup.async, AckWait: w.setup.ackWait, PendingBytes: 64 << 10,
 		Logger: quiet,
 	}, n.local())
 	n.up, n.failing = true, false
@@ -452,6 +458,12 @@ func (l *nodeLog) SaveTerm(t raft.Term, vote raft.ID) error {
 		l.n.savedTerm, l.n.savedVote = t, vote
 	}
 	return err
+}
+
+func (l *nodeLog) Joined() error {
+	l.n.w.say(l.n, "has caught up")
+	l.n.behind = false
+	return l.Store.Joined()
 }
 
 func forLoop(err error) error {

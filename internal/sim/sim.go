@@ -230,9 +230,9 @@ func (w *world) heal() {
 	r := stream(w.c.Seed, forCalm, 0)
 	order := r.Perm(len(w.nodes))
 	// Who lost its power while its log was being started anew, in a dialect that does not say behind which term, does not vote until it has
-	// caught up.
+	// caught up; nor does who lost its disk.
 	lame := func(i int) int {
-		if w.nodes[i].flushed.term == raft.UnknownTerm {
+		if w.nodes[i].flushed.term == raft.UnknownTerm || w.nodes[i].behind {
 			return 1
 		}
 		return 0

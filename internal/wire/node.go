@@ -23,6 +23,7 @@ type HelloResponse struct {
 	Code  Result  `json:"code"`
 	Group string  `json:"group,omitempty"`
 	ID    raft.ID `json:"id,omitempty"`
+	Past  bool    `json:"past,omitempty"` // it holds entries, or has been in a term: the group has a past
 	Node
 }
 
@@ -59,6 +60,7 @@ type StatusResponse struct {
 	Peers    map[string]string `json:"peers,omitempty"`    // id → "host:port"
 	Progress []Progress        `json:"progress,omitempty"` // on a leader: one for each other member
 	Error    string            `json:"error,omitempty"`    // why the replica has stopped
+	Abstains bool              `json:"abstains,omitempty"` // it does not vote until it has caught up
 	Node
 	Durability string `json:"durability,omitempty"`
 }
