@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"dledger/internal/mq"
+	"dledger/internal/sqlfilter"
 )
 
 // filter chooses messages for a subscription (msgstore.Filter).
@@ -51,7 +52,27 @@ func parseTags(expr string) (filter, error) {
 	return t, nil
 }
 
+// sqlFilter wants messages whose properties fulfil a condition. The code of the tag says nothing about it.
+type sqlFilter struct{ expr *sqlfilter.Expr }
+
+func (f sqlFilter) MatchCode(int64) bool { return true }
+
+func (f sqlFilter) Match(stored []byte) bool {
+	m, _, err := mq.ParseStored(stored)
+	if err != nil {
+		return true // what it is, the client may say
+	}
+	return f.expr.Match(func(name string) (string, bool) {
+		v := mq.PropGet(m.Properties, name)
+		return v, v != ""
+	})
+}
+
 // parseSQL reads an SQL92 expression.
 func parseSQL(expr string) (filter, error) {
-	return nil, fmt.Errorf("expression %.100q: SQL92 is not served yet", expr)
+	e, err := sqlfilter.Parse(expr)
+	if err != nil {
+		return nil, fmt.Errorf("expression %.100q: %w", expr, err)
+	}
+	return sqlFilter{e}, nil
 }
