@@ -3,6 +3,7 @@ module dledger
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/goccy/go-yaml v1.19.2
 	github.com/magiconair/properties v1.18.13
 	github.com/prometheus/client_golang v1.25.0

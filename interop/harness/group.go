@@ -50,6 +50,8 @@ type Node struct {
 	ID   string
 	Kind Kind
 	Port int
+	// Peers, if set, is the peers string as this node shall see it; the group's otherwise.
+	Peers string
 
 	// Watch, if set before Start, is called with every status a Java node prints, on a goroutine of the process.
 	Watch func(Status)
@@ -307,7 +309,7 @@ func (n *Node) Start() error {
 func (n *Node) javaArgs() []string {
 	g := n.group
 	settings := maps.Clone(g.Settings)
-	settings["group"], settings["selfId"], settings["peers"], settings["storeBaseDir"] = g.Name, n.ID, g.Peers, n.Base()
+	settings["group"], settings["selfId"], settings["peers"], settings["storeBaseDir"] = g.Name, n.ID, n.peers(), n.Base()
 	return n.Kind.Java.Node(g.JVM, g.Dir, pairs(settings)...)
 }
 
@@ -315,11 +317,18 @@ func (n *Node) goArgs() []string {
 	g := n.group
 	settings := maps.Clone(g.Settings)
 	maps.Copy(settings, g.GoOnly)
-	argv := []string{n.Kind.Go, "server", "-g", g.Name, "-i", n.ID, "-p", g.Peers, "-s", n.Base()}
+	argv := []string{n.Kind.Go, "server", "-g", g.Name, "-i", n.ID, "-p", n.peers(), "-s", n.Base()}
 	for _, kv := range pairs(settings) {
 		argv = append(argv, "--set", kv)
 	}
 	return argv
+}
+
+func (n *Node) peers() string {
+	if n.Peers != "" {
+		return n.Peers
+	}
+	return n.group.Peers
 }
 
 func pairs(m map[string]string) []string {

@@ -174,3 +174,7 @@ func Until(ctx context.Context, what string, ok func() bool) error {
 	}
 	return nil
 }
+
+// Pause stops the process as it stands, Resume lets it go on (SIGSTOP, SIGCONT).
+func (p *Process) Pause() error  { return syscall.Kill(p.Pid(), syscall.SIGSTOP) }
+func (p *Process) Resume() error { return syscall.Kill(p.Pid(), syscall.SIGCONT) }

@@ -1,0 +1,203 @@
+package harness
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Network stands between the nodes of a group: each node reaches each other one through a proxy of their own, which knows frames. Clients
+// reach the nodes directly.
+//
+//  1. a frame is passed on whole or not at all;
+//  2. a fault of a direction holds for requests one way and for answers to requests the other way, as on a real network;
+//  3. frames of one connection stay in order.
+type Network struct {
+	ctx  context.Context
+	stop context.CancelFunc
+	wait sync.WaitGroup
+
+	mu      sync.Mutex
+	faults  map[direction]Fault
+	changed chan struct{} // closed when faults change
+	conns   map[net.Conn]direction
+	err     error // of a listener
+}
+
+type direction struct{ from, to string }
+
+// Fault is what happens to frames of one direction. The zero value is a sound link.
+type Fault struct {
+	Drop     bool          // they are lost
+	Hold     bool          // they wait until the fault is over
+	DelayMax time.Duration // each waits a random while up to this
+}
+
+// NewNetwork puts proxies between the nodes of g, which must not run yet.
+func NewNetwork(g *Group) (*Network, error) {
+	w := &Network{faults: map[direction]Fault{}, changed: make(chan struct{}), conns: map[net.Conn]direction{}}
+	w.ctx, w.stop = context.WithCancel(context.Background())
+	for _, n := range g.Nodes {
+		var peers []string
+		for _, m := range g.Nodes {
+			port := m.Port
+			if m != n {
+				l, err := w.listen()
+				if err != nil {
+					return nil, errors.Join(err, w.Close())
+				}
+				port = l.Addr().(*net.TCPAddr).Port
+				w.wait.Go(func() { w.serve(l, direction{n.ID, m.ID}, fmt.Sprintf("127.0.0.1:%d", m.Port)) })
+			}
+			peers = append(peers, fmt.Sprintf("%s-127.0.0.1:%d", m.ID, port))
+		}
+		n.Peers = strings.Join(peers, ";")
+	}
+	return w, nil
+}
+
+func (w *Network) listen() (net.Listener, error) {
+	port, err := FreePort()
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err == nil {
+		context.AfterFunc(w.ctx, func() { l.Close() }) // an error would mean that it is closed
+	}
+	return l, err
+}
+
+// Close ends all proxies and their connections. It gives the first thing that went wrong with a listener.
+func (w *Network) Close() error {
+	w.stop()
+	w.Cut()
+	w.wait.Wait()
+	return w.err
+}
+
+// Set puts a fault on frames from one node to another. Frames that are held or delayed see it at once.
+func (w *Network) Set(from, to string, f Fault) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults[direction{from, to}] = f
+	w.tell()
+}
+
+// Heal makes all links sound.
+func (w *Network) Heal() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.faults)
+	w.tell()
+}
+
+// Cut closes all connections between nodes; they may open new ones.
+func (w *Network) Cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.conns {
+		c.Close() // its proxy notices
+	}
+}
+
+func (w *Network) tell() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (w *Network) serve(l net.Listener, d direction, target string) {
+	for {
+		client, err := l.Accept()
+		if err != nil {
+			if w.ctx.Err() == nil {
+				w.mu.Lock()
+				w.err = fmt.Errorf("proxy from %s to %s: %w", d.from, d.to, err)
+				w.mu.Unlock()
+			}
+			return
+		}
+		server, err := net.Dial("tcp", target)
+		if err != nil { // the node is down
+			client.Close()
+			continue
+		}
+		w.mu.Lock()
+		w.conns[client], w.conns[server] = d, d
+		w.mu.Unlock()
+		if w.ctx.Err() != nil {
+			w.Cut()
+		}
+		w.wait.Go(func() { w.pass(client, server, d) })
+		w.wait.Go(func() { w.pass(server, client, direction{d.to, d.from}) })
+	}
+}
+
+// pass moves frames until one side ends; then it closes both.
+func (w *Network) pass(from, to net.Conn, d direction) {
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, c := range []net.Conn{from, to} {
+			delete(w.conns, c)
+			c.Close()
+		}
+	}()
+	r := bufio.NewReaderSize(from, 64<<10)
+	var frame []byte
+	for {
+		var head [4]byte
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return
+		}
+		n := int(binary.BigEndian.Uint32(head[:]))
+		if n > frameMax {
+			return // no node sends such a frame; a client has no business here
+		}
+		frame = append(frame[:0], head[:]...)
+		frame = append(frame, make([]byte, n)...)
+		if _, err := io.ReadFull(r, frame[4:]); err != nil {
+			return
+		}
+		if !w.through(d) {
+			continue
+		}
+		if _, err := to.Write(frame); err != nil {
+			return
+		}
+	}
+}
+
+// through waits as long as the direction's fault wants, and tells whether the frame goes on.
+func (w *Network) through(d direction) bool {
+	delayed := false
+	for {
+		w.mu.Lock()
+		f, changed := w.faults[d], w.changed
+		w.mu.Unlock()
+		var late <-chan time.Time
+		switch {
+		case f.Drop || w.ctx.Err() != nil:
+			return false
+		case f.Hold:
+		case f.DelayMax > 0 && !delayed:
+			delayed = true
+			late = time.After(time.Duration(rand.Int64N(int64(f.DelayMax))))
+		default:
+			return true
+		}
+		select {
+		case <-changed:
+		case <-late:
+		case <-w.ctx.Done():
+		}
+	}
+}
