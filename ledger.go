@@ -343,6 +343,10 @@ func (l *Ledger) ReadAt(pos int64, n int) ([]byte, error) {
 	return b, nil
 }
 
+// Fresh is ReadAt for bytes of one entry that is still in memory, without asking whether it is committed: for those who know. ok is false
+// for all others.
+func (l *Ledger) Fresh(pos int64, n int) (b []byte, ok bool) { return l.store.CachedAt(pos, n) }
+
 // Entries iterates over committed entries from index from on (or from the first that is kept, if that is later), and waits at
 // the end for more until ctx ends. No-op entries are left out. It yields an error once, as its last pair: ctx's, ErrClosed, ErrFailed when this
 // member's disk failed and nothing more will come, ErrCompacted when retention overtook a slow reader, or what else reading found.
@@ -454,6 +458,22 @@ func (l *Ledger) Committed(from Index, f func(Entry) bool) (next Index, err erro
 func (l *Ledger) First() (Index, int64) {
 	s := l.store.Bounds()
 	return s.First, s.FirstPos
+}
+
+// IndexAt gives the index of the entry that begins at a byte position, committed or not. ErrOutOfRange: none does.
+func (l *Ledger) IndexAt(pos int64) (Index, error) {
+	b, err := l.store.ReadAt(pos, entry.HeaderSize)
+	if err != nil {
+		return -1, l.readError(err)
+	}
+	h, err := entry.Parse(b)
+	if err != nil || h.Pos != pos {
+		return -1, fmt.Errorf("%w: none begins at %d", ErrOutOfRange, pos)
+	}
+	if at, _, err := l.store.Pos(h.Index); err != nil || at != pos {
+		return -1, fmt.Errorf("%w: none begins at %d", ErrOutOfRange, pos)
+	}
+	return h.Index, nil
 }
 
 // CommittedEnd is the byte position behind the last committed entry that this member knows of.

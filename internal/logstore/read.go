@@ -216,6 +216,16 @@ func (s *Store) ReadAt(pos int64, n int) ([]byte, error) {
 	}
 }
 
+// CachedAt is ReadAt for bytes of one entry that is in memory; ok is false for all others.
+func (s *Store) CachedAt(pos int64, n int) (b []byte, ok bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if n < 0 || pos < s.firstPos || pos+int64(n) > s.last.end {
+		return nil, false
+	}
+	return s.cache.at(pos, n)
+}
+
 // readRange reads a range that may go over file ends.
 func (s *Store) readRange(pos int64, n int) ([]byte, error) {
 	b := make([]byte, n)

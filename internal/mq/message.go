@@ -46,7 +46,7 @@ type Message struct {
 	StoreTime      int64
 	StoreHost      netip.AddrPort
 	ReconsumeTimes int32
-	PreparedOffset int64 // of a committed transaction: the physical offset of its half message
+	PreparedOffset int64  // of a committed transaction: the physical offset of its half message
 	BodyCRC        uint32 // as stored; AppendStored computes it
 	Body           []byte
 	Properties     string
@@ -252,7 +252,6 @@ func SetStored(stored []byte, queueOffset, physicalOffset int64) {
 	binary.BigEndian.PutUint64(stored[OffsetQueueOffset:], uint64(queueOffset))
 	binary.BigEndian.PutUint64(stored[OffsetPhysicalOffset:], uint64(physicalOffset))
 }
-
 
 // CheckBody tells whether the body is the one that the checksum was made of.
 func (m *Message) CheckBody() error {

@@ -2,15 +2,25 @@
 // offset, by time, by position and by key. It decides nothing about topics, permissions or clients, and knows no request. Start at Store.
 //
 // The log's committed entries are all there is to know; consume queues and key index are local, follow from them, and are built again
-// when they are missing. Files are those of the Java original (docs/files.md).
+// when they are missing. Files are those of the Java original.
 package msgstore
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"dledger"
@@ -18,23 +28,42 @@ import (
 	"dledger/internal/vfs"
 )
 
+// Log is what the store needs of the replicated log; *dledger.Ledger is one.
+type Log interface {
+	Commit() dledger.Index
+	// Committed calls f for committed entries from an index on, and gives the index behind them.
+	Committed(from dledger.Index, f func(dledger.Entry) bool) (dledger.Index, error)
+	Get(i dledger.Index) (dledger.Entry, error)
+	First() (dledger.Index, int64)
+	CommittedEnd() (int64, error)
+	IndexAt(pos int64) (dledger.Index, error)
+	ReadAt(pos int64, n int) ([]byte, error)
+	Fresh(pos int64, n int) ([]byte, bool)
+	Leading() (dledger.Term, bool)
+	Changed() <-chan struct{}
+	ProposeIn(term dledger.Term, batch [][]byte, stamp dledger.Stamp, done func(dledger.Appended, error))
+}
+
+// headerSize is how far a message begins behind its entry.
+const headerSize = 48
+
 // Config says what a store is built on. Ledger, Dir and StoreHost must be given.
 type Config struct {
-	// Ledger is the log, for this store alone.
-	Ledger *dledger.Ledger
+	// Ledger is the log, a *dledger.Ledger. Nobody else puts messages into it.
+	Ledger Log
 	// Dir holds the directories consumequeue and index and the file checkpoint (storePathRootDir).
 	Dir string
-	// StoreHost is the address of this broker for its clients. It goes into each message and its id.
+	// StoreHost is the address of this broker for its clients. It goes into each message that has none, and so into its id.
 	StoreHost netip.AddrPort
 
 	// MetaTopic is the topic of the broker's own records. Meta is called for each committed message of it, in log order, on every member, by the
 	// goroutine of Run; pos is the message's physical offset. It begins behind MetaFrom, the offset up to which the caller has them
-	// already (-1: nothing), or earlier: what is at or below it must be passed over. An error ends Run.
+	// already (0: nothing), or earlier: what is at or below it must be passed over. An error ends Run.
 	MetaTopic string
 	MetaFrom  int64
 	Meta      func(pos int64, m *mq.Message) error
 
-	// LeaderRecord gives the message with which a new leadership begins, of MetaTopic. It takes no place in a queue. nil: a message with an empty body.
+	// LeaderRecord gives the message with which a new leadership begins, of MetaTopic. It takes no place in a queue. nil: a message without body.
 	LeaderRecord func(term dledger.Term) *mq.Message
 
 	// Arrived is called for each message that has become readable in a queue, by the goroutine of Run; it must not block. m is valid until it returns.
@@ -48,7 +77,7 @@ type Config struct {
 
 	FS              vfs.FS        // default vfs.OS()
 	Logger          *slog.Logger  // default: discarded
-	CheckpointEvery time.Duration // default 3 s
+	CheckpointEvery time.Duration // default 10 s: what a start after a crash dispatches again
 	QueueFileUnits  int           // entries in a consume queue file; default 300,000
 	IndexSlots      int           // default 5,000,000
 	IndexItems      int           // default 20,000,000
@@ -61,6 +90,43 @@ var DelayLevels = []time.Duration{
 	10 * time.Minute, 20 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour,
 }
 
+func (c Config) withDefaults() (Config, error) {
+	if c.Ledger == nil || c.Dir == "" || !c.StoreHost.IsValid() {
+		return c, fmt.Errorf("message store: ledger, directory %q and store host %v must be given", c.Dir, c.StoreHost)
+	}
+	if c.FS == nil {
+		c.FS = vfs.OS()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Meta == nil {
+		c.MetaTopic = ""
+	}
+	if c.LeaderRecord == nil {
+		topic := c.MetaTopic
+		if topic == "" {
+			topic = mq.SystemPrefix + "leader"
+		}
+		c.LeaderRecord = func(dledger.Term) *mq.Message { return &mq.Message{Topic: topic} }
+	}
+	if c.DelayLevels == nil {
+		c.DelayLevels = DelayLevels
+	}
+	for _, d := range []struct {
+		v   *int
+		def int
+	}{{&c.QueueFileUnits, unitsPerFile}, {&c.IndexSlots, 5_000_000}, {&c.IndexItems, 20_000_000}} {
+		if *d.v == 0 {
+			*d.v = d.def
+		}
+	}
+	if c.CheckpointEvery == 0 {
+		c.CheckpointEvery = 10 * time.Second
+	}
+	return c, nil
+}
+
 // Errors of the reads.
 var (
 	ErrNotFound = errors.New("no such message")
@@ -69,132 +135,587 @@ var (
 
 // Store is the messages of one member (DefaultMessageStore and DLedgerCommitLog in the Java original). Its methods may be called from any goroutine,
 // Run once.
+//
+//  1. only committed entries are dispatched, in log order, each once: what a crash makes dispatch again comes to the same places;
+//  2. queue offsets are given by a leadership that has dispatched everything before its first entry, and its log refuses them in any other term;
+//  3. the goroutine of Run alone changes queues; files are written by it, or by a checkpoint on its way, of which there is one at most.
 type Store struct {
-	cfg Config
+	cfg       Config
+	log       Log
+	fs        vfs.FS
+	logger    *slog.Logger
+	lock      io.Closer
+	files     *descriptors
+	queueRoot string
+	index     index
+
+	// The goroutine of Run, and before and after it Open and Close.
+	at         checkpoint // where dispatching is; index and clean are not kept up to date
+	from       int64      // queues and index are dispatched from this position on; before it, only Meta. The files hold what is before it
+	unchecked  bool       // at.last was not compared with the log yet
+	rebuilt    bool       // the files did not fit the checkpoint
+	unflushed  map[*queue]bool
+	tailBytes  int
+	dirty      map[string]bool // files and directories changed since the last checkpoint
+	dirtyDirs  map[string]bool
+	saving     *saving       // on its way
+	saved      dledger.Index // next of the last checkpoint
+	savedAt    time.Time
+	savedFor   time.Duration // that it took
+	expiredTo  int64         // the log's first position for which queues were cleaned
+	lastTerm   dledger.Term  // of the last dispatched entry
+	recordTerm dledger.Term  // a leader record was proposed in this term
+	warned     time.Time
+	failed     error // of Meta or a queue, while a batch is dispatched
+
+	queues struct {
+		sync.RWMutex
+		of map[string]map[int32]*queue
+	}
+
+	led     atomic.Pointer[leadership]
+	kick    chan struct{} // wakes Run
+	results chan error    // of finish
+	calls   chan func()   // run on the goroutine of Run
+	stopped chan struct{} // closed when Run has returned
+
+	watchMu sync.Mutex
+	watch   chan struct{} // closed at the next promotion; nil while nobody waits
+
+	stats counters
+}
+
+type counters struct {
+	dispatched, unreadable, checkpoints, to, time atomic.Int64
 }
 
 // Open finds out what the queues hold and from where on the log has to be dispatched. Run does it.
 func Open(cfg Config) (*Store, error) {
-	return &Store{cfg: cfg}, nil
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{cfg: cfg, log: cfg.Ledger, fs: cfg.FS, logger: cfg.Logger, files: newDescriptors(cfg.FS), queueRoot: filepath.Join(cfg.Dir, "consumequeue"),
+		unflushed: map[*queue]bool{}, dirty: map[string]bool{}, dirtyDirs: map[string]bool{}, expiredTo: -1, lastTerm: -1, recordTerm: -1,
+		kick: make(chan struct{}, 1), results: make(chan error, 1), calls: make(chan func()), stopped: make(chan struct{})}
+	s.queues.of = map[string]map[int32]*queue{}
+	s.index = index{dir: filepath.Join(cfg.Dir, "index"), slots: int32(cfg.IndexSlots), items: int32(cfg.IndexItems), files: s.files, now: time.Now}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open message store in %s: %w", cfg.Dir, err), s.release())
+	}
+	return s, nil
 }
 
-// Run dispatches committed entries until ctx ends, with nil, or something fails. While this member leads it also prepares it to take messages.
-func (s *Store) Run(ctx context.Context) error { return errUnfinished }
-
-// Close makes a checkpoint and gives the files back. Run must have returned; the Ledger is still open.
-func (s *Store) Close() error { return errUnfinished }
-
-// Put gives messages to the log: all or none, next to each other, each in the queue that it names, in this order. QueueOffset, PhysicalOffset, StoreTime
-// and StoreHost are set by the store. It never waits for the group; done is called once, possibly on the log's own goroutine, so it must not block.
-// The messages must not be written to until then.
-func (s *Store) Put(msgs []*mq.Message, done func(PutResult)) {
-	done(PutResult{Status: UnknownError, QueueOffset: -1, Err: errUnfinished})
+func (s *Store) open() error {
+	if err := s.fs.MkdirAll(s.queueRoot); err != nil {
+		return err
+	}
+	var err error
+	if s.lock, err = s.fs.Lock(s.cfg.Dir); err != nil {
+		return err
+	}
+	f, err := s.fs.OpenFile(s.abortName(), os.O_RDWR|os.O_CREATE)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return err
+	}
+	return s.recover()
 }
 
-var errUnfinished = fmt.Errorf("not written yet")
+// abortName is the file that tells the Java original that the last stop was not a clean one.
+func (s *Store) abortName() string { return filepath.Join(s.cfg.Dir, "abort") }
 
-// PutResult tells what became of a Put.
-type PutResult struct {
-	Status      PutStatus
-	QueueOffset int64   // of the first message; -1 if it has none. Those of one queue follow each other
-	Pos         []int64 // physical offset of each message
-	Err         error   // why Status is not PutOK
+// recover brings queues and index to where the last checkpoint says. If they do not fit it, or there is none, everything that the log still holds is dispatched
+// again: the units of what it no longer holds are kept, as they say how far a queue had come.
+func (s *Store) recover() error {
+	c, ok, err := s.readCheckpoint()
+	if err != nil {
+		return err
+	}
+	number := c.number
+	if ok && !s.belongs(c.last) {
+		s.logger.Warn("queues are of another log; they are built anew", "dir", s.cfg.Dir)
+		if err := s.removeQueues(); err != nil {
+			return err
+		}
+		ok = false
+	}
+	if ok {
+		if err := s.loadQueues(c.end); err != nil {
+			return err
+		}
+		whole, err := s.index.load(c.index)
+		if err != nil {
+			return err
+		}
+		if ok = whole && s.at.queues == c.queues && s.at.sum == c.sum; !ok {
+			s.rebuilt = true
+			s.logger.Warn("queues or index are not what the checkpoint says; they are built again", "dir", s.cfg.Dir,
+				"queues", s.at.queues, "expected", c.queues, "messages", s.at.sum, "expected messages", c.sum, "index", whole)
+		}
+	}
+	first, pos := s.log.First()
+	if !ok {
+		if err := s.loadQueues(pos); err != nil {
+			return err
+		}
+		if _, err := s.index.load(indexFile{}); err != nil {
+			return err
+		}
+		if err := s.index.clear(); err != nil {
+			return err
+		}
+		c = checkpoint{next: first, end: pos, last: place{-1, -1, -1}}
+	}
+	s.at = checkpoint{number: number, next: c.next, end: c.end, last: c.last, queues: s.at.queues, sum: s.at.sum}
+	s.from, s.saved, s.unchecked = c.end, c.next, ok && c.last.index > s.log.Commit()
+	s.stats.to.Store(c.end)
+	s.stats.time.Store(c.index.head.lastTime)
+	if s.cfg.MetaTopic == "" || s.cfg.MetaFrom+headerSize >= c.end && s.cfg.MetaFrom > 0 {
+		return nil
+	}
+	i := first // the records begin before the messages
+	if at := s.cfg.MetaFrom - headerSize; at >= pos {
+		if i, err = s.log.IndexAt(at); err != nil {
+			return fmt.Errorf("the broker's records were saved up to position %d: %w", s.cfg.MetaFrom, err)
+		}
+		i++
+	}
+	s.at.next = min(s.at.next, i)
+	return nil
 }
 
-// Filter chooses messages. Both must say yes; the second is asked only if the first does.
-type Filter interface {
-	MatchCode(tagsCode int64) bool
-	Match(stored []byte) bool
+// belongs tells whether a place that was dispatched is one of this log, as far as that is known yet.
+func (s *Store) belongs(p place) bool {
+	if first, _ := s.log.First(); p.index < first || p.index > s.log.Commit() {
+		return true
+	}
+	e, err := s.log.Get(p.index)
+	return err != nil || e.Term == p.term && e.Pos == p.pos
 }
 
-// GetStatus says what a Get found.
-type GetStatus uint8
+// loadQueues loads every queue as far as it holds what lies below limit in the log.
+func (s *Store) loadQueues(limit int64) error {
+	s.queues.of = map[string]map[int32]*queue{}
+	s.at.queues, s.at.sum = 0, 0
+	topics, err := s.fs.ReadDir(s.queueRoot)
+	if err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		ids, err := s.fs.ReadDir(filepath.Join(s.queueRoot, topic))
+		if err != nil {
+			return err
+		}
+		for _, n := range ids {
+			id, err := strconv.ParseInt(n, 10, 32)
+			if err != nil {
+				continue // not ours
+			}
+			q, err := s.loadQueue(topic, int32(id), limit)
+			if err != nil {
+				return fmt.Errorf("queue %d of topic %s: %w", id, topic, err)
+			}
+			if q.end > 0 {
+				s.enter(q)
+			}
+		}
+	}
+	return nil
+}
 
-// What a Get finds; the remark of a PULL answer names it.
+// enter makes a queue one of the store's.
+func (s *Store) enter(q *queue) {
+	s.queues.Lock()
+	if s.queues.of[q.topic] == nil {
+		s.queues.of[q.topic] = map[int32]*queue{}
+	}
+	s.queues.of[q.topic][q.id] = q
+	s.queues.Unlock()
+	s.at.queues++
+	s.at.sum += q.end
+}
+
+// removeQueues removes the files of all queues.
+func (s *Store) removeQueues() error {
+	if err := s.loadQueues(0); err != nil {
+		return err
+	}
+	s.at.queues, s.at.sum = 0, 0
+	return nil
+}
+
+// queue gives one queue; nil if it holds nothing.
+func (s *Store) queue(topic string, id int32) *queue {
+	s.queues.RLock()
+	defer s.queues.RUnlock()
+	return s.queues.of[topic][id]
+}
+
+// Intervals and amounts of Run.
 const (
-	Found   GetStatus = iota
-	NoMatch           // messages are there, none that the filter wants
-	NoMessageInQueue
-	NoSuchQueue
-	OffsetTooSmall
-	OffsetOverflowOne // the offset is the queue's end: wait for what comes
-	OffsetOverflowBadly
-	Removing // the messages were just removed by retention
-	OffsetFoundNull
+	expireEvery  = 10 * time.Second
+	tailsMax     = 16 << 20 // bytes of queues that wait for a checkpoint
+	pendingMax   = 1 << 19  // items of the index that wait for one
+	recordWait   = 50 * time.Millisecond
+	warnInterval = time.Minute
 )
 
-var getStatusNames = [...]string{"FOUND", "NO_MATCHED_MESSAGE", "NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE", "OFFSET_TOO_SMALL", "OFFSET_OVERFLOW_ONE",
-	"OFFSET_OVERFLOW_BADLY", "MESSAGE_WAS_REMOVING", "OFFSET_FOUND_NULL"}
-
-// String is the original's name.
-func (g GetStatus) String() string { return getStatusNames[g] }
-
-// GetResult is what a Get found.
-type GetResult struct {
-	Status   GetStatus
-	Next     int64    // where to go on
-	Min, Max int64    // of the queue: the first offset that is kept, and the one behind the last
-	Messages [][]byte // in stored form; the log's memory, not to be written to
-	Size     int      // of them all
-	Behind   int64    // bytes of log between the last message looked at and the log's end
+// Run dispatches committed entries until ctx ends, with nil, or something fails. While this member leads it also prepares it to take messages.
+func (s *Store) Run(ctx context.Context) (err error) {
+	s.savedAt = time.Now()
+	defer func() {
+		if s.saving != nil {
+			err = errors.Join(err, s.saveDone(<-s.results))
+		}
+		close(s.stopped)
+		s.led.Store(nil)
+		s.announce()
+	}()
+	save, expire := time.NewTicker(s.cfg.CheckpointEvery), time.NewTicker(expireEvery)
+	defer save.Stop()
+	defer expire.Stop()
+	for {
+		changed := s.log.Changed()
+		more, err := s.dispatchSome()
+		if err != nil {
+			return err
+		}
+		s.promote()
+		if err := s.save(false); err != nil {
+			return err
+		}
+		if more && ctx.Err() == nil {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-s.kick:
+		case err := <-s.results:
+			if err := s.saveDone(err); err != nil {
+				return err
+			}
+		case f := <-s.calls:
+			f()
+		case <-save.C:
+			if err := s.save(true); err != nil {
+				return err
+			}
+		case <-expire.C:
+			if err := s.expireQueues(); err != nil {
+				return err
+			}
+		}
+	}
 }
 
-// Get reads messages of a queue from offset on: at most maxMsgs and maxBytes, but at least one if one is there. A nil filter wants all.
-func (s *Store) Get(topic string, queueID int32, offset int64, maxMsgs, maxBytes int, filter Filter) GetResult {
-	return GetResult{Status: NoSuchQueue}
+// dispatchSome dispatches a part of what is committed; false: there was nothing.
+func (s *Store) dispatchSome() (more bool, err error) {
+	if s.unchecked && s.log.Commit() >= s.at.last.index {
+		if !s.belongs(s.at.last) {
+			return false, fmt.Errorf("message store: the queues in %s are of another log; they are built anew at the next start", s.cfg.Dir)
+		}
+		s.unchecked = false
+	}
+	next, err := s.log.Committed(s.at.next, func(e dledger.Entry) bool {
+		s.failed = s.dispatch(e)
+		return s.failed == nil
+	})
+	switch {
+	case errors.Is(err, dledger.ErrCompacted):
+		first, _ := s.log.First()
+		s.logger.Warn("entries were deleted before they were dispatched", "next", s.at.next, "first", first)
+		s.at.next = first
+		return true, nil
+	case errors.Is(err, dledger.ErrClosed):
+		return false, nil
+	case err != nil:
+		return false, err
+	case s.failed != nil:
+		return false, s.failed
+	}
+	more = next > s.at.next
+	s.at.next = next
+	return more, nil
 }
 
-// MinOffset is the first offset of a queue that is kept, MaxOffset the one behind its last message; 0 for a queue that is not there.
-func (s *Store) MinOffset(topic string, queueID int32) int64 { return 0 }
-func (s *Store) MaxOffset(topic string, queueID int32) int64 { return 0 }
-
-// OffsetByTime finds the first message of a queue that was stored at ts (ms) or later, or with upper the last that was stored then or earlier.
-func (s *Store) OffsetByTime(topic string, queueID int32, ts int64, upper bool) int64 { return 0 }
-
-// StoreTime is when the message at offset of a queue was stored (ms); -1 if there is none.
-func (s *Store) StoreTime(topic string, queueID int32, offset int64) int64 { return -1 }
-
-// EarliestTime is when the first kept message of a queue was stored (ms); -1 if there is none.
-func (s *Store) EarliestTime(topic string, queueID int32) int64 { return -1 }
-
-// EarliestLogTime is when the first message of the whole log was stored (ms); -1 if there is none.
-func (s *Store) EarliestLogTime() int64 { return -1 }
-
-// MessageAt gives the committed message at a physical offset, in stored form. ErrNotFound: none begins there.
-func (s *Store) MessageAt(pos int64) ([]byte, error) { return nil, errUnfinished }
-
-// QueryResult is what a Query found.
-type QueryResult struct {
-	Messages [][]byte // in stored form, newest first
-	LastTime int64    // store time (ms) and physical offset of the newest message in the index
-	LastPos  int64
+// dispatch enters one committed entry into queue and index.
+func (s *Store) dispatch(e dledger.Entry) error {
+	pos := e.Pos + headerSize
+	m, n, err := mq.ParseStored(e.Body)
+	if err == nil && (n != len(e.Body) || m.PhysicalOffset != pos || !isName(m.Topic)) {
+		err = fmt.Errorf("%w: %d bytes of topic %q that says it is at %d", mq.ErrMessage, n, m.Topic, m.PhysicalOffset)
+	}
+	if err != nil {
+		s.stats.unreadable.Add(1)
+		if now := time.Now(); now.Sub(s.warned) > warnInterval {
+			s.warned = now
+			s.logger.Warn("an entry holds no message; it is passed over", "entry", e.Index, "reason", err)
+		}
+		s.reached(e, 0)
+		return nil
+	}
+	if s.cfg.MetaTopic != "" && m.Topic == s.cfg.MetaTopic {
+		if err := s.cfg.Meta(pos, &m); err != nil {
+			return fmt.Errorf("apply the record at %d: %w", pos, err)
+		}
+	}
+	if pos >= s.from {
+		s.index.add(&m, pos)
+		if m.InQueue() {
+			if err := s.enqueue(&m, pos, int32(n)); err != nil {
+				return err
+			}
+		}
+		s.stats.dispatched.Add(1)
+	}
+	s.reached(e, m.StoreTime)
+	return nil
 }
 
-// Query finds messages of a topic by a key or unique key that were stored between begin and end (ms), at most max. Other messages whose key has the same hash may
-// be among them.
-func (s *Store) Query(topic, key string, max int, begin, end int64) (QueryResult, error) {
-	return QueryResult{}, errUnfinished
+// isName tells whether a topic can be a directory's name.
+func isName(topic string) bool {
+	return topic != "" && topic != "." && topic != ".." && !strings.ContainsAny(topic, "/\\\x00")
 }
 
-// Ready tells whether this member leads and may take messages: all that was committed when it was elected is committed in its own term and in the queues.
-// Term is the term it is ready in.
-func (s *Store) Ready() (term dledger.Term, ok bool) { return 0, false }
+// reached notes that an entry is dispatched.
+func (s *Store) reached(e dledger.Entry, storeTime int64) {
+	s.at.next = e.Index + 1
+	s.lastTerm = e.Term
+	end := e.Pos + headerSize + int64(len(e.Body))
+	if end <= s.from {
+		return
+	}
+	s.at.end, s.at.last = end, place{e.Index, e.Term, e.Pos}
+	if storeTime > 0 {
+		s.at.time = storeTime
+		s.stats.time.Store(storeTime)
+	}
+	s.stats.to.Store(end)
+}
 
-// WaitReady waits until Ready or ctx ends.
-func (s *Store) WaitReady(ctx context.Context) error { return errUnfinished }
+// enqueue gives a message its unit.
+func (s *Store) enqueue(m *mq.Message, pos int64, size int32) error {
+	q := s.queue(m.Topic, m.QueueID)
+	if q == nil {
+		q = s.newQueue(strings.Clone(m.Topic), m.QueueID)
+		s.enter(q)
+	}
+	switch gap := m.QueueOffset - q.end; {
+	case gap < 0:
+		s.logger.Error("a queue offset was given twice; the later message cannot be consumed", "topic", m.Topic, "queue", m.QueueID, "offset", m.QueueOffset, "position", pos)
+		return nil
+	case gap > 0:
+		if err := s.fill(q, m.QueueOffset); err != nil {
+			return err
+		}
+	}
+	code := s.tagsCode(m)
+	q.push(unit{pos, size, code})
+	s.at.sum++
+	s.unflushed[q] = true
+	s.tailBytes += unitSize
+	if len(q.tail) >= flushBytes {
+		if err := s.flush(q); err != nil && !noSpace(err) {
+			return err
+		}
+	}
+	if s.cfg.Arrived != nil {
+		s.cfg.Arrived(q.topic, q.id, m.QueueOffset, code, m)
+	}
+	return nil
+}
 
-// Bounds are those of a queue.
-type Bounds struct{ Min, Max int64 }
+// fill makes a queue go on at offset, behind its end: where all before it has gone from the log, or nothing was there, the queue begins anew;
+// otherwise blanks stand for what is missing.
+func (s *Store) fill(q *queue, offset int64) error {
+	lo, hi, err := s.bounds(q)
+	if err != nil {
+		return err
+	}
+	s.at.sum += offset - q.end
+	if lo == hi || offset-hi > q.per {
+		if lo != hi {
+			s.logger.Error("a queue has a gap; what is before it cannot be consumed any more", "topic", q.topic, "queue", q.id, "from", hi, "to", offset)
+		}
+		return s.restart(q, offset)
+	}
+	s.logger.Error("a queue has a gap", "topic", q.topic, "queue", q.id, "from", hi, "to", offset)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for ; q.end < offset; q.end++ {
+		q.tail = blankUnit.append(q.tail)
+	}
+	return nil
+}
 
-// Queues gives the queues of a topic that hold or held messages.
-func (s *Store) Queues(topic string) map[int32]Bounds { return nil }
+// tagsCode is what the unit of a message keeps: the hash of its tag, or when it is due.
+func (s *Store) tagsCode(m *mq.Message) int64 {
+	if m.Topic == mq.TopicSchedule {
+		if level, err := strconv.Atoi(m.Prop(mq.PropDelay)); err == nil && level > 0 {
+			return m.StoreTime + s.cfg.DelayLevels[min(level, len(s.cfg.DelayLevels))-1].Milliseconds()
+		}
+	}
+	return mq.TagsCode(m.Prop(mq.PropTags))
+}
 
-// DeleteTopic removes the queues of a topic and their files. pos is the physical offset of the record that asks for it: what the queues got from behind it
-// stays.
-func (s *Store) DeleteTopic(topic string, pos int64) error { return errUnfinished }
+// save starts a checkpoint if one is due: by the clock, or because too much is in memory.
+func (s *Store) save(due bool) error {
+	s.index.mu.RLock()
+	items := len(s.index.pending)
+	s.index.mu.RUnlock()
+	switch {
+	case s.saving != nil, s.at.next <= s.saved: // nothing new, or only records that the files do not hold
+		return nil
+	case s.tailBytes > tailsMax, items > pendingMax:
+	case !due, time.Since(s.savedAt) < 4*s.savedFor:
+		return nil
+	}
+	sv, err := s.beginCheckpoint(false)
+	if err != nil {
+		return s.saveDone(err)
+	}
+	s.saving = sv
+	go func() { s.results <- s.finish(sv) }()
+	return nil
+}
+
+// saveDone takes the outcome of a checkpoint. A full disk only puts it off: what it was to save is still in memory, or will be dispatched again.
+func (s *Store) saveDone(err error) error {
+	sv := s.saving
+	s.saving, s.savedAt = nil, time.Now()
+	if err == nil {
+		s.saved, s.savedFor = sv.c.next, time.Since(sv.began)
+		return nil
+	}
+	if sv != nil {
+		s.again(sv)
+	}
+	if noSpace(err) {
+		s.logger.Warn("no space for queues and index; what they lack is dispatched again after a restart", "dir", s.cfg.Dir, "error", err)
+		return nil
+	}
+	return fmt.Errorf("message store checkpoint: %w", err)
+}
+
+func noSpace(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+// expireQueues removes what lies before the log's first entry.
+func (s *Store) expireQueues() error {
+	_, first := s.log.First()
+	if first == s.expiredTo {
+		return nil
+	}
+	for _, q := range s.allQueues() {
+		if err := s.expire(q, first); err != nil {
+			return err
+		}
+	}
+	if err := s.index.expire(first); err != nil {
+		return err
+	}
+	s.expiredTo = first
+	return nil
+}
+
+func (s *Store) allQueues() []*queue {
+	s.queues.RLock()
+	defer s.queues.RUnlock()
+	var all []*queue
+	for _, m := range s.queues.of {
+		all = slices.AppendSeq(all, maps.Values(m))
+	}
+	return all
+}
+
+// call runs f on the goroutine of Run, once that has begun.
+func (s *Store) call(f func() error) error {
+	got := make(chan error, 1)
+	select {
+	case s.calls <- func() { got <- f() }:
+		return <-got
+	case <-s.stopped:
+		return ErrClosed
+	}
+}
 
 // CleanExpired removes what lies before the log's first entry from queues and index now, instead of within ten seconds.
-func (s *Store) CleanExpired() error { return errUnfinished }
+func (s *Store) CleanExpired() error { return s.call(s.expireQueues) }
+
+// Checkpoint makes what is dispatched durable now.
+func (s *Store) Checkpoint() error {
+	return s.call(func() error {
+		if s.saving != nil {
+			if err := s.saveDone(<-s.results); err != nil {
+				return err
+			}
+		}
+		sv, err := s.beginCheckpoint(false)
+		if err != nil {
+			return err
+		}
+		s.saving = sv
+		err = s.finish(sv)
+		return errors.Join(err, s.saveDone(err))
+	})
+}
+
+// DeleteTopic removes the queues of a topic and their files. It is called from Meta, for the record at physical offset pos that asks for it: a queue that has
+// messages from behind it is one that came after.
+func (s *Store) DeleteTopic(topic string, pos int64) error {
+	s.queues.RLock()
+	all := maps.Clone(s.queues.of[topic])
+	s.queues.RUnlock()
+	left := len(all)
+	for id, q := range all {
+		if q.lastPos > pos {
+			continue
+		}
+		left--
+		if err := s.dropFiles(q, 0); err != nil {
+			return err
+		}
+		s.queues.Lock()
+		delete(s.queues.of[topic], id)
+		s.queues.Unlock()
+		delete(s.unflushed, q)
+		s.at.queues--
+		s.at.sum -= q.end
+	}
+	if left == 0 {
+		s.queues.Lock()
+		delete(s.queues.of, topic)
+		s.queues.Unlock()
+	}
+	return nil
+}
+
+// Close makes a checkpoint and gives the files back. Run must have returned, or never been called.
+func (s *Store) Close() error {
+	sv, err := s.beginCheckpoint(true)
+	if err == nil {
+		err = s.finish(sv)
+	}
+	if err == nil {
+		err = s.fs.Remove(s.abortName())
+	}
+	if err != nil {
+		err = fmt.Errorf("close message store: %w", err)
+	}
+	return errors.Join(err, s.release())
+}
+
+func (s *Store) release() error {
+	err := s.files.close()
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
+}
 
 // Stats are counts since Open.
 type Stats struct {
@@ -202,10 +723,25 @@ type Stats struct {
 	Unreadable   int64 // entries that hold no message
 	Behind       int64 // bytes of committed log that are not dispatched yet
 	Queues       int
-	First, End   int64 // physical offsets: where the log begins, and where the committed part ends
+	First, End   int64 // positions where the log begins, and where its committed part ends
 	DispatchedTo int64
 	Checkpoints  int64
 }
 
 // Stats gives the counts.
-func (s *Store) Stats() Stats { return Stats{} }
+func (s *Store) Stats() Stats {
+	_, first := s.log.First()
+	end, err := s.log.CommittedEnd()
+	if err != nil {
+		end = s.stats.to.Load() // the log is being closed
+	}
+	n := 0
+	s.queues.RLock()
+	for _, m := range s.queues.of {
+		n += len(m)
+	}
+	s.queues.RUnlock()
+	to := s.stats.to.Load()
+	return Stats{Dispatched: s.stats.dispatched.Load(), Unreadable: s.stats.unreadable.Load(), Behind: max(end-to, 0), Queues: n, First: first, End: end, DispatchedTo: to,
+		Checkpoints: s.stats.checkpoints.Load()}
+}

@@ -1,0 +1,414 @@
+package msgstore
+
+import (
+	"errors"
+	"os"
+	"sort"
+
+	"encoding/binary"
+
+	"dledger"
+	"dledger/internal/mq"
+)
+
+// Filter chooses messages. Both must say yes; the second is asked only if the first does.
+type Filter interface {
+	MatchCode(tagsCode int64) bool
+	Match(stored []byte) bool
+}
+
+// GetStatus says what a Get found.
+type GetStatus uint8
+
+// What a Get finds; the remark of a PULL answer names it.
+const (
+	Found   GetStatus = iota
+	NoMatch           // messages are there, none that the filter wants
+	NoMessageInQueue
+	NoSuchQueue
+	OffsetTooSmall
+	OffsetOverflowOne // the offset is the queue's end: wait for what comes
+	OffsetOverflowBadly
+	Removing // the messages were just removed by retention
+	OffsetFoundNull
+)
+
+var getStatusNames = [...]string{"FOUND", "NO_MATCHED_MESSAGE", "NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE", "OFFSET_TOO_SMALL", "OFFSET_OVERFLOW_ONE",
+	"OFFSET_OVERFLOW_BADLY", "MESSAGE_WAS_REMOVING", "OFFSET_FOUND_NULL"}
+
+// String is the original's name.
+func (g GetStatus) String() string { return getStatusNames[g] }
+
+// GetResult is what a Get found.
+type GetResult struct {
+	Status   GetStatus
+	Next     int64    // where to go on
+	Min, Max int64    // of the queue: the first offset that is kept, and the one behind the last
+	Messages [][]byte // in stored form; the log's memory, not to be written to
+	Size     int      // of them all
+	Behind   int64    // bytes of log between the last message looked at and the log's end
+}
+
+// Code is the response code of a PULL that asked from offset on.
+func (r *GetResult) Code(offset int64) int32 {
+	switch r.Status {
+	case Found:
+		return mq.Success
+	case NoMatch, Removing:
+		return mq.PullRetryImmediately
+	case OffsetOverflowOne, OffsetFoundNull:
+		return mq.PullNotFound
+	case NoSuchQueue, NoMessageInQueue:
+		if offset == 0 {
+			return mq.PullNotFound
+		}
+	}
+	return mq.PullOffsetMoved
+}
+
+// How much of a queue one Get looks at, and how much of the log it reads at once.
+const (
+	scanUnits  = 800
+	windowSize = 256 << 10
+)
+
+// Get reads messages of a queue from offset on: at most maxMsgs and maxBytes, but at least one if one is there. A nil filter wants all.
+func (s *Store) Get(topic string, queueID int32, offset int64, maxMsgs, maxBytes int, filter Filter) GetResult {
+	q := s.queue(topic, queueID)
+	if q == nil {
+		return GetResult{Status: NoSuchQueue}
+	}
+	lo, hi, err := s.bounds(q)
+	if err != nil {
+		return s.unread(q, offset, err)
+	}
+	r := GetResult{Min: lo, Max: hi, Next: offset}
+	switch {
+	case hi == 0:
+		r.Status, r.Next = NoMessageInQueue, 0
+	case offset < lo:
+		r.Status, r.Next = OffsetTooSmall, lo
+	case offset == hi:
+		r.Status = OffsetOverflowOne
+	case offset > hi:
+		r.Status, r.Next = OffsetOverflowBadly, hi
+	default:
+		s.get(q, &r, maxMsgs, maxBytes, filter)
+	}
+	return r
+}
+
+// unread is the result where the queue cannot be read now: the client waits and asks again.
+func (s *Store) unread(q *queue, offset int64, err error) GetResult {
+	if !errors.Is(err, dledger.ErrClosed) {
+		s.logger.Warn("consume queue not read", "topic", q.topic, "queue", q.id, "offset", offset, "error", err)
+	}
+	return GetResult{Status: OffsetFoundNull, Next: offset}
+}
+
+// get reads from r.Next on, which lies within the queue.
+func (s *Store) get(q *queue, r *GetResult, maxMsgs, maxBytes int, filter Filter) {
+	v := q.view()
+	last := int64(0) // position behind the last message looked at
+	limit := max(scanUnits, maxMsgs)
+	var w window
+	for looked := 0; r.Next < v.end && looked < limit && len(r.Messages) < maxMsgs; {
+		b, err := s.read(q, v, r.Next, limit-looked)
+		if err != nil {
+			s.getFailed(q, r, err)
+			return
+		}
+		for i := 0; i < len(b) && len(r.Messages) < maxMsgs; i += unitSize {
+			u := parseUnit(b[i:])
+			if len(r.Messages) > 0 && r.Size+int(u.size) > maxBytes && u != blankUnit {
+				looked = limit
+				break
+			}
+			looked++
+			if u != blankUnit && (filter == nil || filter.MatchCode(u.code)) {
+				m, err := s.message(u, b[i+unitSize:], &w)
+				if err != nil {
+					if len(r.Messages) == 0 {
+						s.getFailed(q, r, err)
+						return
+					}
+					looked = limit
+					break
+				}
+				if filter == nil || filter.Match(m) {
+					r.Messages = append(r.Messages, m)
+					r.Size += len(m)
+				}
+			}
+			if u != blankUnit {
+				last = u.pos + int64(u.size)
+			}
+			r.Next++
+		}
+	}
+	r.Status = Found
+	if len(r.Messages) == 0 {
+		r.Status = NoMatch
+	}
+	r.Behind = max(s.stats.to.Load()-last, 0)
+}
+
+// getFailed says how to go on where a message or a unit cannot be read.
+func (s *Store) getFailed(q *queue, r *GetResult, err error) {
+	if errors.Is(err, dledger.ErrCompacted) || errors.Is(err, os.ErrNotExist) {
+		if lo, hi, err := s.bounds(q); err == nil && lo > r.Next {
+			r.Status, r.Next, r.Min, r.Max = Removing, lo, lo, hi
+			return
+		}
+	}
+	*r = s.unread(q, r.Next, err)
+}
+
+// window is a stretch of the log that was read at once, for messages that are no longer in memory.
+type window struct {
+	pos int64
+	b   []byte
+}
+
+// message gives the message of a unit; more are the units behind it.
+func (s *Store) message(u unit, more []byte, w *window) ([]byte, error) {
+	if !u.message() {
+		return nil, ErrNotFound
+	}
+	b, ok := s.log.Fresh(u.pos, int(u.size))
+	if !ok {
+		at := u.pos - w.pos
+		if at < 0 || at+int64(u.size) > int64(len(w.b)) {
+			var err error
+			if *w, err = s.readWindow(u, more); err != nil {
+				return nil, err
+			}
+			at = 0
+		}
+		b = w.b[at : at+int64(u.size) : at+int64(u.size)]
+	}
+	if len(b) < 4 || binary.BigEndian.Uint32(b) != uint32(u.size) {
+		return nil, ErrNotFound
+	}
+	return b, nil
+}
+
+// readWindow reads the message of a unit, and those of the next ones as long as most of what is read is wanted.
+func (s *Store) readWindow(u unit, more []byte) (window, error) {
+	end, wanted := u.pos+int64(u.size), int64(u.size)
+	for i := 0; i+unitSize <= len(more); i += unitSize {
+		next := parseUnit(more[i:])
+		to := next.pos + int64(next.size)
+		wanted += int64(next.size)
+		if !next.message() || next.pos < end || to-u.pos > windowSize || 2*wanted < to-u.pos {
+			break
+		}
+		end = to
+	}
+	b, err := s.log.ReadAt(u.pos, int(end-u.pos))
+	return window{u.pos, b}, err
+}
+
+// Bounds are those of a queue.
+type Bounds struct{ Min, Max int64 }
+
+// Bounds gives those of one queue; 0 and 0 for one that is not there.
+func (s *Store) Bounds(topic string, queueID int32) Bounds {
+	q := s.queue(topic, queueID)
+	if q == nil {
+		return Bounds{}
+	}
+	lo, hi, err := s.bounds(q)
+	if err != nil {
+		s.unread(q, 0, err)
+		v := q.view()
+		return Bounds{v.end, v.end}
+	}
+	return Bounds{lo, hi}
+}
+
+// MinOffset is the first offset of a queue that is kept; 0 for a queue that is not there.
+func (s *Store) MinOffset(topic string, queueID int32) int64 { return s.Bounds(topic, queueID).Min }
+
+// MaxOffset is the offset behind the last message of a queue; 0 for a queue that is not there.
+func (s *Store) MaxOffset(topic string, queueID int32) int64 {
+	if q := s.queue(topic, queueID); q != nil {
+		return q.view().end
+	}
+	return 0
+}
+
+// Queues gives the queues of a topic that hold or held messages.
+func (s *Store) Queues(topic string) map[int32]Bounds {
+	s.queues.RLock()
+	ids := make([]int32, 0, len(s.queues.of[topic]))
+	for id := range s.queues.of[topic] {
+		ids = append(ids, id)
+	}
+	s.queues.RUnlock()
+	all := make(map[int32]Bounds, len(ids))
+	for _, id := range ids {
+		all[id] = s.Bounds(topic, id)
+	}
+	return all
+}
+
+// Topics gives the topics that hold or held messages.
+func (s *Store) Topics() []string {
+	s.queues.RLock()
+	defer s.queues.RUnlock()
+	all := make([]string, 0, len(s.queues.of))
+	for t := range s.queues.of {
+		all = append(all, t)
+	}
+	return all
+}
+
+// OffsetByTime finds the first message of a queue that was stored at ts (ms) or later, its end if there is none; or with upper the last that was stored
+// then or earlier, its beginning if there is none.
+func (s *Store) OffsetByTime(topic string, queueID int32, ts int64, upper bool) int64 {
+	q := s.queue(topic, queueID)
+	if q == nil {
+		return 0
+	}
+	lo, hi, err := s.bounds(q)
+	if err != nil {
+		s.unread(q, 0, err)
+		return q.view().end
+	}
+	v := q.view()
+	n := sort.Search(int(hi-lo), func(i int) bool {
+		t := s.storeTime(q, v, lo+int64(i))
+		return t > ts || t == ts && !upper
+	})
+	if upper {
+		return lo + max(int64(n)-1, 0)
+	}
+	return lo + int64(n)
+}
+
+// storeTime is when message i of a queue was stored; -1 if it cannot be read.
+func (s *Store) storeTime(q *queue, v view, i int64) int64 {
+	u, err := s.unitAt(q, v, i)
+	if err != nil || !u.message() || u == blankUnit {
+		return -1
+	}
+	m, err := s.messageAt(u.pos, int(u.size))
+	if err != nil {
+		return -1
+	}
+	return m.StoreTime
+}
+
+// StoreTime is when the message at offset of a queue was stored (ms); -1 if there is none.
+func (s *Store) StoreTime(topic string, queueID int32, offset int64) int64 {
+	q := s.queue(topic, queueID)
+	if q == nil {
+		return -1
+	}
+	v := q.view()
+	if lo, hi, err := s.bounds(q); err != nil || offset < lo || offset >= min(hi, v.end) {
+		return -1
+	}
+	return s.storeTime(q, v, offset)
+}
+
+// EarliestTime is when the first kept message of a queue was stored (ms); -1 if there is none.
+func (s *Store) EarliestTime(topic string, queueID int32) int64 {
+	return s.StoreTime(topic, queueID, s.MinOffset(topic, queueID))
+}
+
+// EarliestLogTime is when the first message of the whole log was stored (ms); -1 if there is none.
+func (s *Store) EarliestLogTime() int64 {
+	t := int64(-1)
+	for i, _ := s.log.First(); t < 0; {
+		next, err := s.log.Committed(i, func(e dledger.Entry) bool {
+			if m, _, err := mq.ParseStored(e.Body); err == nil {
+				t = m.StoreTime
+			}
+			return t < 0
+		})
+		if err != nil || next == i {
+			break
+		}
+		i = next
+	}
+	return t
+}
+
+// messageAt reads the message of size bytes at pos. ErrNotFound: there is none.
+func (s *Store) messageAt(pos int64, size int) (mq.Message, error) {
+	b, err := s.log.ReadAt(pos, size)
+	if err != nil {
+		return mq.Message{}, err
+	}
+	m, n, err := mq.ParseStored(b)
+	if err != nil || n != size || m.PhysicalOffset != pos {
+		return m, ErrNotFound
+	}
+	return m, nil
+}
+
+// MessageAt gives the committed message at a physical offset, in stored form. ErrNotFound: none begins there, or it is no longer kept.
+func (s *Store) MessageAt(pos int64) ([]byte, error) {
+	head, err := s.log.ReadAt(pos, 8)
+	switch {
+	case pos < headerSize, errors.Is(err, dledger.ErrOutOfRange), errors.Is(err, dledger.ErrCompacted):
+		return nil, ErrNotFound
+	case err != nil:
+		return nil, err
+	}
+	size := int(binary.BigEndian.Uint32(head))
+	if size > dledger.MaxBody {
+		return nil, ErrNotFound
+	}
+	if i, err := s.log.IndexAt(pos - headerSize); err != nil || i < 0 {
+		return nil, ErrNotFound
+	}
+	if _, err := s.messageAt(pos, size); err != nil {
+		return nil, ErrNotFound
+	}
+	return s.log.ReadAt(pos, size)
+}
+
+// QueryResult is what a Query found.
+type QueryResult struct {
+	Messages [][]byte // in stored form, newest first
+	LastTime int64    // store time (ms) and physical offset of the newest message in the index
+	LastPos  int64
+}
+
+// Query finds messages of a topic by a key or unique key that were stored between begin and end (ms), at most max.
+func (s *Store) Query(topic, key string, max int, begin, end int64) (QueryResult, error) {
+	r := QueryResult{LastTime: s.stats.time.Load(), LastPos: s.stats.to.Load()}
+	seen := map[int64]bool{}
+	err := s.index.find(mq.KeyHash(mq.IndexKey(topic, key)), begin, end, func(pos int64) bool {
+		if seen[pos] {
+			return true
+		}
+		seen[pos] = true
+		b, err := s.MessageAt(pos)
+		if err != nil {
+			return true // it is no longer kept
+		}
+		m, _, err := mq.ParseStored(b)
+		if err == nil && m.StoreTime >= begin && m.StoreTime <= end && hasKey(&m, topic, key) {
+			r.Messages = append(r.Messages, b)
+		}
+		return len(r.Messages) < max
+	})
+	return r, err
+}
+
+// hasKey tells messages with this key from those whose key only has the same hash.
+func hasKey(m *mq.Message, topic, key string) bool {
+	if m.Topic != topic {
+		return false
+	}
+	for k := range m.IndexKeys() {
+		if k == mq.IndexKey(topic, key) {
+			return true
+		}
+	}
+	return false
+}
