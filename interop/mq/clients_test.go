@@ -25,7 +25,7 @@ func TestStockClientsSeeTheOriginal(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
 			kits := map[string]*stock.Kit{"java4-": fetched(t, stock.Client4), "java5-": fetched(t, stock.Servers)}
-			c := started(t, s, 1)
+			c := started(t, s)
 			var goSaw, java4, java5 seen
 			saw := map[string]*seen{"java4-": &java4, "java5-": &java5}
 			scripts := map[string][]string{"java4-": append([]string{answering}, javaScripts...), "java5-": javaScripts}

@@ -48,6 +48,9 @@ type scene struct {
 
 func (s *scene) say(format string, args ...any) { s.seen.say(s.script, format, args...) }
 
+// names are the name servers.
+func (s *scene) names() primitive.NamesrvAddr { return strings.Split(s.cluster.NameServer, ";") }
+
 // await waits until ok holds and writes it down if that takes too long.
 func (s *scene) await(what string, d time.Duration, ok func() bool) {
 	ctx, cancel := context.WithTimeout(s.ctx, d)
@@ -86,7 +89,7 @@ func runGo(t *testing.T, c *cluster.Cluster, saw *seen, scripts []string) {
 
 func (s *scene) producer(opts ...producer.Option) (rocketmq.Producer, error) {
 	p, err := rocketmq.NewProducer(append([]producer.Option{
-		producer.WithNameServer(primitive.NamesrvAddr{s.cluster.NameServer}),
+		producer.WithNameServer(s.names()),
 		producer.WithGroupName(s.topic + "_producer"),
 		producer.WithInstanceName(s.topic + "_p" + strconv.Itoa(len(s.ends))),
 		producer.WithSendMsgTimeout(10 * time.Second),
@@ -119,7 +122,7 @@ type listener func(context.Context, ...*primitive.MessageExt) (consumer.ConsumeR
 func (s *scene) consumer(group string, sel consumer.MessageSelector, l listener, opts ...consumer.Option) (rocketmq.PushConsumer, error) {
 	s.consumers++
 	c, err := rocketmq.NewPushConsumer(append([]consumer.Option{
-		consumer.WithNameServer(primitive.NamesrvAddr{s.cluster.NameServer}),
+		consumer.WithNameServer(s.names()),
 		consumer.WithGroupName(s.topic + group),
 		consumer.WithInstance(s.topic + group + strconv.Itoa(s.consumers)),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
@@ -464,7 +467,7 @@ func goRetry(s *scene) error {
 	}
 	dead := "%DLQ%" + s.topic + "_g"
 	s.await("a topic for dead letters", 40*time.Second, func() bool {
-		r, err := cluster.Ask(s.ctx, s.cluster.NameServer, 105, map[string]string{"topic": dead}, nil)
+		r, err := cluster.Ask(s.ctx, s.names()[0], 105, map[string]string{"topic": dead}, nil)
 		return err == nil && r.Code == 0
 	})
 	letters := &scene{script: s.script, topic: dead, ctx: s.ctx, cluster: s.cluster, seen: s.seen}
@@ -579,7 +582,7 @@ func goTransaction(s *scene) error {
 		return err
 	}
 	v := &verdicts{checked: map[string]bool{}}
-	p, err := rocketmq.NewTransactionProducer(v, producer.WithNameServer(primitive.NamesrvAddr{s.cluster.NameServer}),
+	p, err := rocketmq.NewTransactionProducer(v, producer.WithNameServer(s.names()),
 		producer.WithGroupName(s.topic+"_producer"), producer.WithInstanceName(s.topic+"_p"))
 	if err != nil {
 		return err
@@ -614,7 +617,7 @@ func goPull(s *scene) error {
 	if err := s.fill(5); err != nil {
 		return err
 	}
-	c, err := rocketmq.NewPullConsumer(consumer.WithNameServer(primitive.NamesrvAddr{s.cluster.NameServer}), consumer.WithGroupName(s.topic+"_g"),
+	c, err := rocketmq.NewPullConsumer(consumer.WithNameServer(s.names()), consumer.WithGroupName(s.topic+"_g"),
 		consumer.WithInstance(s.topic+"_g"), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
 	if err != nil {
 		return err
@@ -664,7 +667,7 @@ func goPull(s *scene) error {
 }
 
 func goAdmin(s *scene) error {
-	a, err := admin.NewAdmin(admin.WithResolver(primitive.NewPassthroughResolver([]string{s.cluster.NameServer})))
+	a, err := admin.NewAdmin(admin.WithResolver(primitive.NewPassthroughResolver(s.names())))
 	if err != nil {
 		return err
 	}
@@ -696,10 +699,10 @@ func goAdmin(s *scene) error {
 	}
 	_, tools := groups.SubscriptionGroupTable["TOOLS_CONSUMER"]
 	s.say("group of the tools: %t", tools)
-	if err := a.DeleteTopic(s.ctx, admin.WithTopicDelete(topic), admin.WithBrokerAddrDelete(addr), admin.WithNameSrvAddr([]string{s.cluster.NameServer})); err != nil {
+	if err := a.DeleteTopic(s.ctx, admin.WithTopicDelete(topic), admin.WithBrokerAddrDelete(addr), admin.WithNameSrvAddr(s.names())); err != nil {
 		return err
 	}
-	r, err := cluster.Ask(s.ctx, s.cluster.NameServer, 105, map[string]string{"topic": topic}, nil)
+	r, err := cluster.Ask(s.ctx, s.names()[0], 105, map[string]string{"topic": topic}, nil)
 	s.say("route after it was deleted: %d %v", r.Code, err)
 	return nil
 }

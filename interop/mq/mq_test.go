@@ -105,41 +105,35 @@ func fetched(t *testing.T, r stock.Release) *stock.Kit {
 
 // subject is a kind of servers that scripts run against.
 type subject struct {
-	name     string
-	original bool
-	start    func(t *testing.T, dir string) (*cluster.Cluster, error)
+	name           string
+	names, brokers func(t *testing.T) cluster.Kind
 }
 
-func ours() subject {
-	return subject{"ours", false, func(t *testing.T, dir string) (*cluster.Cluster, error) { return cluster.Ours(dir, program(t)) }}
-}
-
-func originals() subject {
-	return subject{"original", true, func(t *testing.T, dir string) (*cluster.Cluster, error) {
-		return cluster.Original(dir, fetched(t, stock.Servers))
-	}}
-}
+func oursKind(t *testing.T) cluster.Kind     { return cluster.Kind{Program: program(t)} }
+func originalKind(t *testing.T) cluster.Kind { return cluster.Kind{Kit: fetched(t, stock.Servers)} }
 
 // subjects are those of this run.
 func subjects() []subject {
+	original := subject{"original", originalKind, originalKind}
+	ours := subject{"ours", oursKind, oursKind}
 	switch {
 	case *update:
-		return []subject{originals()}
+		return []subject{original}
 	case os.Getenv("INTEROP_ORIGINAL") != "":
-		return []subject{originals(), ours()}
+		return []subject{original, {"our name server, original brokers", oursKind, originalKind}, {"original name server, our brokers", originalKind, oursKind}, ours}
 	default:
-		return []subject{ours()}
+		return []subject{ours}
 	}
 }
 
-// started starts s with one broker group and waits until that takes sends. It ends with the test.
-func started(t *testing.T, s subject, groups int) *cluster.Cluster {
+// started starts s and waits until it takes sends. It ends with the test.
+func started(t *testing.T, s subject) *cluster.Cluster {
 	t.Helper()
 	began := time.Now()
-	c, err := s.start(t, scratch(t))
+	c, err := cluster.Start(scratch(t), s.names(t), s.brokers(t))
 	must(t, err)
 	t.Cleanup(c.Kill)
-	must(t, c.Ready(within(t, 2*time.Minute), groups))
+	must(t, c.Ready(within(t, 2*time.Minute), 1))
 	t.Logf("%s: ready after %v", s.name, time.Since(began).Round(time.Millisecond))
 	return c
 }

@@ -1,5 +1,5 @@
 // Package cluster runs a name server and broker groups as processes on loopback ports: the stock RocketMQ ones, or ours with the same
-// configuration files, or ours as `dledger up` starts them. It imports nothing of the code it judges. Start at Original, Ours and Up.
+// configuration files, or ours as `dledger up` starts them. It imports nothing of the code it judges. Start at Start and Up.
 package cluster
 
 import (
@@ -32,7 +32,7 @@ type Cluster struct {
 	up    *harness.Process   // `dledger up`, which runs all of it, until a node is killed
 }
 
-// Node is a process that holds members of broker groups, one of the original's and, under `dledger up`, one of each.
+// Node is a process that holds members of broker groups, one of Start's and, under `dledger up`, one of each.
 type Node struct {
 	ID    string
 	Addrs []string // where it serves clients, one for each member it holds
@@ -44,26 +44,33 @@ type Node struct {
 }
 
 const (
-	// ClusterName and BrokerName are the names in the clusters of Original and Ours.
+	// ClusterName and BrokerName are the names in the clusters of Start.
 	ClusterName = "DefaultCluster"
 	BrokerName  = "broker-a"
 )
 
-// Original is a name server and one group of three brokers in DLedger mode, of the stock release.
-func Original(dir string, kit *stock.Kit) (*Cluster, error) {
-	nameServer := func(conf string) []string { return kit.NameServer(filepath.Join(dir, "names"), conf) }
-	broker := func(id, conf string) []string { return kit.Broker(filepath.Join(dir, id), conf) }
-	return conf(dir, nameServer, broker)
+// Kind says which servers to start. Exactly one of the fields is set.
+type Kind struct {
+	Program string     // ours
+	Kit     *stock.Kit // the stock ones
 }
 
-// Ours is the same of our program, with the same files.
-func Ours(dir, program string) (*Cluster, error) {
-	nameServer := func(conf string) []string { return []string{program, "namesrv", "-c", conf} }
-	broker := func(_, conf string) []string { return []string{program, "broker", "-c", conf} }
-	return conf(dir, nameServer, broker)
+func (k Kind) nameServer(home, conf string) []string {
+	if k.Kit != nil {
+		return k.Kit.NameServer(home, conf)
+	}
+	return []string{k.Program, "namesrv", "-c", conf}
 }
 
-func conf(dir string, nameServer func(conf string) []string, broker func(id, conf string) []string) (*Cluster, error) {
+func (k Kind) broker(home, conf string) []string {
+	if k.Kit != nil {
+		return k.Kit.Broker(home, conf)
+	}
+	return []string{k.Program, "broker", "-c", conf}
+}
+
+// Start starts a name server and one group of three brokers in DLedger mode. Configuration files are the same for both kinds.
+func Start(dir string, names, brokers Kind) (*Cluster, error) {
 	// A broker listens on its port, the one two below it for old clients, and says the one above it, for the original's replication.
 	ports, err := block(1 + 3*4 + 3)
 	if err != nil {
@@ -79,7 +86,7 @@ func conf(dir string, nameServer func(conf string) []string, broker func(id, con
 		return nil, err
 	}
 	env := append(os.Environ(), "ROCKETMQ_HOME="+dir)
-	p, err := start(nameServer(file), env, dir, filepath.Join(dir, "namesrv.log"), nil)
+	p, err := start(names.nameServer(home, file), env, dir, filepath.Join(dir, "namesrv.log"), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +121,7 @@ func conf(dir string, nameServer func(conf string) []string, broker func(id, con
 		if err != nil {
 			return nil, err
 		}
-		n := &Node{ID: id, Addrs: []string{fmt.Sprintf("127.0.0.1:%d", port)}, argv: broker(id, file), env: env, dir: dir, log: filepath.Join(dir, id+".log")}
+		n := &Node{ID: id, Addrs: []string{fmt.Sprintf("127.0.0.1:%d", port)}, argv: brokers.broker(filepath.Join(dir, id), file), env: env, dir: dir, log: filepath.Join(dir, id+".log")}
 		c.Nodes = append(c.Nodes, n)
 		if err := n.Start(); err != nil {
 			c.Kill()
@@ -188,8 +195,7 @@ func (c *Cluster) Ready(ctx context.Context, groups int) error {
 
 // Leaders asks the name server for the address of id 0 by broker name.
 func (c *Cluster) Leaders(ctx context.Context) (map[string]string, error) {
-	names, _, _ := strings.Cut(c.NameServer, ";")
-	r, err := Ask(ctx, names, 106, nil, nil)
+	r, err := c.askNames(ctx, 106, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -213,6 +219,19 @@ func (c *Cluster) Leaders(ctx context.Context) (map[string]string, error) {
 	return leaders, nil
 }
 
+// askNames asks one name server after the other until one answers.
+func (c *Cluster) askNames(ctx context.Context, code int, fields map[string]string) (Answer, error) {
+	var all error
+	for addr := range strings.SplitSeq(c.NameServer, ";") {
+		a, err := Ask(ctx, addr, code, fields, nil)
+		if err == nil {
+			return a, nil
+		}
+		all = errors.Join(all, err)
+	}
+	return Answer{}, all
+}
+
 var unquoted = regexp.MustCompile(`([{,])(-?\d+):`) // the original writes integer keys bare
 
 // CreateTopic makes a topic with queues on every broker group and waits until the name server knows it.
@@ -226,9 +245,8 @@ func (c *Cluster) CreateTopic(ctx context.Context, topic string, queues int) err
 			return err
 		}
 	}
-	names, _, _ := strings.Cut(c.NameServer, ";")
 	return harness.Until(ctx, "a route for "+topic, func() bool {
-		r, err := Ask(ctx, names, 105, map[string]string{"topic": topic}, nil)
+		r, err := c.askNames(ctx, 105, map[string]string{"topic": topic})
 		return err == nil && r.Code == 0 && bytes.Count(r.Body, []byte(`"writeQueueNums"`)) == len(leaders)
 	})
 }

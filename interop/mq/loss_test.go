@@ -1,0 +1,413 @@
+package mq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	rocketmq "github.com/apache/rocketmq-client-go/v2"
+	"github.com/apache/rocketmq-client-go/v2/consumer"
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/apache/rocketmq-client-go/v2/producer"
+
+	"dledger/interop/harness"
+	"dledger/interop/mq/cluster"
+)
+
+// rounds is how often a test does a thing that may be done many times.
+func rounds(quick, many int) int {
+	if os.Getenv("INTEROP_LONG") != "" {
+		return many
+	}
+	return quick
+}
+
+// place is where a message is.
+type place struct {
+	broker string
+	queue  int
+	offset int64
+}
+
+func (p place) String() string {
+	return fmt.Sprintf("%s queue %d offset %d", p.broker, p.queue, p.offset)
+}
+
+// traffic is what producers were told and consumers have got.
+type traffic struct {
+	mu        sync.Mutex
+	acked     map[place]string // body by place, as the answers said
+	undecided map[string]error // bodies of sends that failed
+	last      map[string]time.Time
+	got       map[place]int
+	bodies    map[string]int
+	first     map[place]time.Time
+	reach     map[string]int64 // by queue, of the consumer in order: the offset after the highest received
+	back      time.Duration    // the oldest first receipt among repeats
+	faults    []string
+}
+
+func newTraffic() *traffic {
+	return &traffic{acked: map[place]string{}, undecided: map[string]error{}, last: map[string]time.Time{}, got: map[place]int{}, bodies: map[string]int{},
+		first: map[place]time.Time{}, reach: map[string]int64{}}
+}
+
+func (f *traffic) fault(format string, args ...any) {
+	if len(f.faults) < 20 {
+		f.faults = append(f.faults, fmt.Sprintf(format, args...))
+	}
+}
+
+// produce sends until ctx ends, one message after the other, with the client's default settings.
+func (f *traffic) produce(ctx context.Context, p rocketmq.Producer, topic, name string) {
+	pace := time.NewTicker(5 * time.Millisecond)
+	defer pace.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pace.C:
+		}
+		body := fmt.Sprintf("%s-%d", name, i)
+		r, err := p.SendSync(context.Background(), primitive.NewMessage(topic, []byte(body))) // to its end: a send that is cut short tells nothing
+		f.mu.Lock()
+		switch {
+		case err != nil:
+			f.undecided[body] = err
+		default:
+			at := place{r.MessageQueue.BrokerName, r.MessageQueue.QueueId, r.QueueOffset}
+			if old, twice := f.acked[at]; twice {
+				f.fault("%s was given to %s and to %s", at, old, body)
+			}
+			f.acked[at] = body
+			f.last[at.broker] = time.Now()
+		}
+		f.mu.Unlock()
+	}
+}
+
+func placeOf(m *primitive.MessageExt) place {
+	return place{m.Queue.BrokerName, m.Queue.QueueId, m.QueueOffset}
+}
+
+// listen is the consumer without order.
+func (f *traffic) listen(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range messages {
+		f.got[placeOf(m)]++
+		f.bodies[string(m.Body)]++
+	}
+	return consumer.ConsumeSuccess, nil
+}
+
+// inOrder is the consumer in order: within a queue nothing is left out, and what is repeated was received a short while ago.
+func (f *traffic) inOrder(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range messages {
+		at := placeOf(m)
+		queue := fmt.Sprintf("%s/%d", at.broker, at.queue)
+		switch reach := f.reach[queue]; {
+		case at.offset > reach:
+			f.fault("consumer in order got %s after offset %d", at, reach-1)
+			f.reach[queue] = at.offset + 1
+		case at.offset == reach:
+			f.reach[queue]++
+			f.first[at] = time.Now()
+		default:
+			f.back = max(f.back, time.Since(f.first[at]))
+		}
+	}
+	return consumer.ConsumeSuccess, nil
+}
+
+// ackedAfter says whether every one of brokers has taken a message since t.
+func (f *traffic) ackedAfter(t time.Time, brokers []string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, b := range brokers {
+		if !f.last[b].After(t) {
+			return false
+		}
+	}
+	return true
+}
+
+// Leaders are killed, and nodes ended in an orderly way, while stock Go producers and consumers work with their default settings. What was
+// acknowledged is in its queue at the offset that the answer said, and was received; queues have no gaps; the consumer in order left nothing
+// out; what came twice is counted.
+func TestNothingIsLostWhileLeadersDie(t *testing.T) {
+	c, err := cluster.Up(within(t, time.Minute), scratch(t), program(t))
+	must(t, err)
+	t.Cleanup(c.Kill)
+	must(t, c.Ready(within(t, time.Minute), 3))
+	s := &scene{script: "loss", topic: "loss", ctx: within(t, 10*time.Minute), cluster: c, seen: &seen{}}
+	t.Cleanup(func() { _ = s.close() }) // some of what it ends may have lost its servers
+	must(t, c.CreateTopic(s.ctx, s.topic, 4))
+	leaders, err := c.Leaders(s.ctx)
+	must(t, err)
+	brokers := slices.Sorted(maps.Keys(leaders))
+
+	f := newTraffic()
+	for range 2 {
+		_, err = s.consumer("_g", consumer.MessageSelector{}, f.listen)
+		must(t, err)
+	}
+	_, err = s.consumer("_ordered", consumer.MessageSelector{}, f.inOrder, consumer.WithConsumerOrder(true))
+	must(t, err)
+	sending, stop := context.WithCancel(s.ctx)
+	defer stop()
+	var wg sync.WaitGroup
+	for i := range 4 {
+		p, err := rocketmq.NewProducer(producer.WithNameServer(s.names()), producer.WithGroupName("loss_producer"),
+			producer.WithInstanceName(fmt.Sprintf("loss_p%d", i)), producer.WithRetry(2))
+		must(t, err)
+		must(t, p.Start())
+		s.ends = append(s.ends, p.Shutdown)
+		wg.Go(func() { f.produce(sending, p, s.topic, fmt.Sprintf("p%d", i)) })
+	}
+	taken := func(since time.Time, what string) {
+		t.Helper()
+		err := harness.Until(within(t, time.Minute), "a message on each broker after "+what, func() bool { return f.ackedAfter(since, brokers) })
+		if err != nil {
+			t.Fatalf("%v\n%s", err, c.Logs())
+		}
+	}
+	taken(time.Time{}, "the start")
+	faults := rounds(4, 20)
+	for i := range faults {
+		for _, how := range []string{"kill -9", "SIGTERM"} {
+			leaders, err := c.Leaders(s.ctx)
+			must(t, err)
+			name := brokers[i%len(brokers)]
+			n := c.NodeAt(leaders[name])
+			if n == nil {
+				t.Fatalf("leader of %s at %s is none of our nodes", name, leaders[name])
+			}
+			began := time.Now()
+			if how == "kill -9" {
+				n.Kill()
+			} else {
+				must(t, n.Stop())
+			}
+			taken(time.Now(), fmt.Sprintf("%s of %s, leader of %s", how, n.ID, name))
+			t.Logf("%d: %s of %s, leader of %s: all brokers take messages %v after it began", i, how, n.ID, name, time.Since(began).Round(time.Millisecond))
+			must(t, n.Start())
+			taken(time.Now(), "the return of "+n.ID)
+			must(t, c.Ready(within(t, time.Minute), 3))
+		}
+	}
+	stop()
+	wg.Wait()
+	stored := f.stored(t, s, brokers)
+	err = harness.Until(within(t, time.Minute), "consumers to receive everything", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for at := range stored {
+			if f.got[at] == 0 || f.reach[fmt.Sprintf("%s/%d", at.broker, at.queue)] <= at.offset {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	f.judge(t, stored, 2*faults*4)
+}
+
+// stored reads all queues from their first offset, by a pull consumer.
+func (f *traffic) stored(t *testing.T, s *scene, brokers []string) map[place]string {
+	t.Helper()
+	c, err := rocketmq.NewPullConsumer(consumer.WithNameServer(s.names()), consumer.WithGroupName(s.topic+"_judge"), consumer.WithInstance(s.topic+"_judge"))
+	must(t, err)
+	must(t, c.Subscribe(s.topic, consumer.MessageSelector{}))
+	must(t, c.Start())
+	s.ends = append(s.ends, c.Shutdown)
+	all := map[place]string{}
+	for _, b := range brokers {
+		for queue := range 4 {
+			q := &primitive.MessageQueue{Topic: s.topic, BrokerName: b, QueueId: queue}
+			for next, end := int64(0), int64(1); next < end; {
+				ctx, cancel := context.WithTimeout(s.ctx, 10*time.Second)
+				r, err := c.PullFrom(ctx, q, next, 32)
+				cancel()
+				if err != nil {
+					t.Fatalf("pull of %s queue %d at %d: %v", b, queue, next, err)
+				}
+				end = r.MaxOffset
+				for _, m := range r.GetMessageExts() {
+					if m.QueueOffset != next {
+						t.Fatalf("%s queue %d: offset %d follows %d", b, queue, m.QueueOffset, next-1)
+					}
+					all[place{b, queue, next}] = string(m.Body)
+					next++
+				}
+				if len(r.GetMessageExts()) == 0 && r.NextBeginOffset < end {
+					t.Fatalf("%s queue %d of [%d, %d): status %d at %d", b, queue, r.MinOffset, r.MaxOffset, r.Status, next)
+				}
+				if len(r.GetMessageExts()) == 0 {
+					break
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (f *traffic) judge(t *testing.T, stored map[place]string, most int) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, fault := range f.faults {
+		t.Error(fault)
+	}
+	copies := map[string]int{}
+	for _, body := range stored {
+		copies[body]++
+	}
+	wrong, lost := 0, 0
+	for at, body := range f.acked {
+		if stored[at] != body {
+			if wrong++; wrong < 10 {
+				t.Errorf("%s was acknowledged to hold %s, it holds %q", at, body, stored[at])
+			}
+		}
+		if f.bodies[body] == 0 {
+			if lost++; lost < 10 {
+				t.Errorf("%s, acknowledged at %s, was not received", body, at)
+			}
+		}
+	}
+	twice := 0
+	for body, n := range copies {
+		if n > 1 {
+			twice += n - 1
+		}
+		if strings.TrimSpace(body) == "" {
+			t.Errorf("an empty message is stored")
+		}
+	}
+	repeats := 0
+	for _, n := range f.got {
+		repeats += n - 1
+	}
+	t.Logf("%d acknowledged, %d sends failed, %d stored; %d stored twice after a repeated send; consumers without order got %d again; the consumer in order got again what it had got %v before",
+		len(f.acked), len(f.undecided), len(stored), twice, repeats, f.back.Round(time.Millisecond))
+	if wrong+lost > 0 {
+		t.Errorf("%d acknowledged messages are not where the answers said, %d were not received", wrong, lost)
+	}
+	if twice > most {
+		t.Errorf("%d messages are stored twice; the sends on the way at each fault explain %d at most", twice, most)
+	}
+	if f.back > 30*time.Second {
+		t.Errorf("the consumer in order went back to what it had got %v before", f.back)
+	}
+	for body, err := range f.undecided {
+		t.Logf("send of %s failed: %v", body, err)
+	}
+}
+
+// One stock producer with default settings sends while a leader is killed: no send fails, and the longest stays under three seconds.
+func TestSendsGoOnWhileALeaderIsKilled(t *testing.T) {
+	c, err := cluster.Up(within(t, time.Minute), scratch(t), program(t))
+	must(t, err)
+	t.Cleanup(c.Kill)
+	longest, failed := kills(t, c, 3, rounds(5, 20))
+	report(t, "ours, three groups", longest, failed)
+	if len(failed) > 0 {
+		t.Errorf("%d sends failed, the first: %v", len(failed), failed[0])
+	}
+	if m := slices.Max(longest); m > 3*time.Second {
+		t.Errorf("the longest send took %v", m)
+	}
+	if t.Failed() {
+		t.Log(c.Logs())
+	}
+	if os.Getenv("INTEROP_ORIGINAL") == "" {
+		return
+	}
+	c.Kill()
+	o, err := cluster.Start(scratch(t), originalKind(t), originalKind(t))
+	must(t, err)
+	t.Cleanup(o.Kill)
+	longest, failed = kills(t, o, 1, rounds(2, 5))
+	report(t, "original, one group", longest, failed)
+}
+
+func report(t *testing.T, what string, longest []time.Duration, failed []error) {
+	t.Helper()
+	d := slices.Sorted(slices.Values(longest))
+	t.Logf("%s: longest send after kill -9 of a leader: min %v, median %v, max %v over %d kills; %d sends failed", what, d[0].Round(time.Millisecond),
+		d[len(d)/2].Round(time.Millisecond), d[len(d)-1].Round(time.Millisecond), len(d), len(failed))
+}
+
+// kills kills the leader of one group after the other, and gives the longest send of each time and the sends that failed. A send that
+// failed counts from its beginning to the first after it that did not.
+func kills(t *testing.T, c *cluster.Cluster, groups, times int) (longest []time.Duration, failed []error) {
+	t.Helper()
+	must(t, c.Ready(within(t, 2*time.Minute), groups))
+	s := &scene{script: "kills", topic: "kills", ctx: within(t, 15*time.Minute), cluster: c, seen: &seen{}}
+	defer func() { _ = s.close() }() // its servers may be gone
+	must(t, c.CreateTopic(s.ctx, s.topic, 4))
+	p, err := rocketmq.NewProducer(producer.WithNameServer(s.names()), producer.WithGroupName("kills_producer"), producer.WithRetry(2))
+	must(t, err)
+	s.ends = append(s.ends, p.Shutdown)
+	must(t, p.Start())
+	leaders, err := c.Leaders(s.ctx)
+	must(t, err)
+	brokers := slices.Sorted(maps.Keys(leaders))
+	for i := range times {
+		leaders, err := c.Leaders(s.ctx)
+		must(t, err)
+		n := c.NodeAt(leaders[brokers[i%len(brokers)]])
+		if n == nil {
+			t.Fatalf("no node of ours at %s", leaders[brokers[i%len(brokers)]])
+		}
+		killed := make(chan time.Time, 1)
+		kill := time.AfterFunc(300*time.Millisecond, func() {
+			n.Kill()
+			killed <- time.Now()
+		})
+		var max time.Duration
+		var since time.Time // of the first failure in a row
+		quiet := time.Time{}
+		for quiet.IsZero() || time.Now().Before(quiet) || !since.IsZero() {
+			began := time.Now()
+			if !since.IsZero() {
+				began = since
+			}
+			_, err := p.SendSync(s.ctx, primitive.NewMessage(s.topic, fmt.Appendf(nil, "%d", i)))
+			if err != nil {
+				if s.ctx.Err() != nil {
+					kill.Stop()
+					t.Fatal(errors.Join(s.ctx.Err(), err))
+				}
+				failed, since = append(failed, err), began
+				time.Sleep(10 * time.Millisecond) // the client may refuse without asking anybody
+				continue
+			}
+			since = time.Time{}
+			if d := time.Since(began); d > max {
+				max = d
+			}
+			select {
+			case at := <-killed:
+				quiet = at.Add(5 * time.Second)
+			default:
+			}
+		}
+		longest = append(longest, max)
+		must(t, n.Start())
+		must(t, c.Ready(within(t, 2*time.Minute), groups))
+	}
+	return longest, failed
+}
