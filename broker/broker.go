@@ -95,8 +95,10 @@ func (b *Broker) open() (err error) {
 	if err := b.listen(); err != nil {
 		return err
 	}
-	if b.ledger, err = dledger.Open(b.cfg.Log); err != nil {
-		return err
+	if b.ledger = b.cfg.ledger; b.ledger == nil {
+		if b.ledger, err = dledger.Open(b.cfg.Log); err != nil {
+			return err
+		}
 	}
 	b.replicas = remoting.NewClient(remoting.ClientConfig{Dial: b.cfg.Dial, Version: mq.Version, DialTimeout: time.Second,
 		PauseMin: 20 * time.Millisecond, PauseMax: 200 * time.Millisecond, IdleMax: -1, QueueMax: 64 << 20})
@@ -246,7 +248,7 @@ func (b *Broker) shut() error {
 	if b.store != nil {
 		errs = append(errs, b.store.Close())
 	}
-	if b.ledger != nil {
+	if b.ledger != nil && b.cfg.ledger == nil {
 		errs = append(errs, b.ledger.Close())
 	}
 	return errors.Join(errs...)

@@ -34,6 +34,14 @@ type session struct {
 	pulls map[*pull]struct{} // held ones; polls.mu
 }
 
+// noteSend remembers that the client uses this replica as the leader, see Broker.drain.
+func (s *session) noteSend(code int32) {
+	switch code {
+	case mq.CodeSend, mq.CodeSendV2, mq.CodeSendBatch, mq.CodeEndTransaction:
+		s.sent.Store(time.Now().UnixNano())
+	}
+}
+
 // member is one client in a group.
 type member struct {
 	session  *session

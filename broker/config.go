@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -69,6 +70,7 @@ type Config struct {
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	Listen func(address string) (net.Listener, error)
 
+	ledger *dledger.Ledger   // for tests: the log, opened and closed by somebody else
 	given  map[string]string // every key that was set, as it was written
 	idle   []string          // those of them without effect
 	mode   bool              // enableDLegerCommitLog
@@ -392,4 +394,22 @@ func hostIP() netip.Addr {
 		}
 	}
 	return loopback
+}
+
+// Properties gives what the keys of broker.conf come to, one key=value a line, in order: those that were set, and those that tools ask for.
+func (c *Config) Properties() string {
+	all := map[string]string{
+		"brokerClusterName": c.Cluster, "brokerName": c.Name, "brokerIP1": c.IP, "listenPort": strconv.Itoa(c.Port), "namesrvAddr": strings.Join(c.NameServers, ";"),
+		"enableDLegerCommitLog": "true", "dLegerGroup": c.Log.Group, "dLegerSelfId": c.Log.ID, "dLegerPeers": c.Log.Peers, "storePathRootDir": c.Log.Dir,
+		"brokerPermission": mq.Itoa(c.Permission), "autoCreateTopicEnable": boolText(c.AutoCreateTopic), "autoCreateSubscriptionGroup": boolText(c.AutoCreateGroup),
+		"defaultTopicQueueNums": mq.Itoa(c.DefaultQueues), "maxMessageSize": mq.Itoa(c.MessageSizeMax), "regionId": c.RegionID, "traceOn": boolText(c.TraceOn),
+		"enablePropertyFilter": boolText(c.PropertyFilter), "longPollingEnable": boolText(c.LongPolling), "messageDelayLevel": c.DelayLevels,
+		"timerWheelEnable": boolText(c.TimerEnabled), "durability": c.Log.Durability.String(), "compat": c.Log.Compat.String(),
+	}
+	maps.Copy(all, c.given)
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(&b, "%s=%s\n", key, all[key])
+	}
+	return b.String()
 }

@@ -140,6 +140,9 @@ func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
 		}
 	}
 	if rt.at == atLeader {
+		if !r.passed {
+			s.noteSend(f.Code)
+		}
 		b.gate.submit(r)
 		return
 	}

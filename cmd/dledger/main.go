@@ -1,5 +1,5 @@
 // Command dledger is the whole program: servers, clients, and tools for data directories. This package owns flags, files, signals and
-// what is printed; the work is done by the packages dledger, client and internal/logstore. Start at newRoot.
+// what is printed; the work is done by the packages dledger, client, broker, namesrv and internal/logstore. Start at newRoot.
 package main
 
 import (
@@ -27,9 +27,29 @@ const (
 func main() {
 	// A file that may not grow is then an error of the write, which the log knows how to take, and not the end of the process.
 	signal.Ignore(syscall.SIGXFSZ)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process the hard way
+	ctx, _ := signalled(os.Interrupt, syscall.SIGTERM)
 	os.Exit(run(ctx, commandLine(os.Args), os.Stdin, os.Stdout, os.Stderr))
+}
+
+// signalled gives a context that ends with the first of these signals; its cause is errTerminated if that is SIGTERM. A second one ends the
+// process the hard way.
+func signalled(which ...os.Signal) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, which...)
+	go func() {
+		select {
+		case s := <-signals:
+			if s == syscall.SIGTERM {
+				end(errTerminated)
+			} else {
+				end(context.Canceled)
+			}
+		case <-ctx.Done():
+		}
+		signal.Stop(signals)
+	}()
+	return ctx, func() { end(context.Canceled) }
 }
 
 // run is the program without its process: it gives the exit code.
@@ -84,7 +104,7 @@ the wire protocol of the Java original. Start with "dledger up".`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w, see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newUp(), newServer(), newAppend(), newGet(), newTail(), newStatus(), newTransfer(), newDump(), newVerify(), newBench(), newSim(), newNamesrv(), newVersion())
+	root.AddCommand(newUp(), newServer(), newAppend(), newGet(), newTail(), newStatus(), newTransfer(), newDump(), newVerify(), newBench(), newSim(), newNamesrv(), newBroker(), newVersion())
 	return root
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,7 +18,7 @@ import (
 )
 
 // calledAs are names of the original's scripts: a link to this program with such a name behaves as the command.
-var calledAs = map[string]string{"mqnamesrv": "namesrv"}
+var calledAs = map[string]string{"mqnamesrv": "namesrv", "mqbroker": "broker"}
 
 // commandLine gives the arguments of this process, with the command in front when its name says which.
 func commandLine(args []string) []string {
@@ -46,9 +45,9 @@ Called by the name mqnamesrv the program is this command.`,
   dledger namesrv -c namesrv.conf`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			level := new(slog.LevelVar)
-			if err := level.UnmarshalText([]byte(logLevel)); err != nil {
-				return usage("--log-level %q: none of debug, info, warn, error", logLevel)
+			level, err := parseLevel(logLevel)
+			if err != nil {
+				return err
 			}
 			log, err := newLog(cmd.ErrOrStderr(), level, logFormat)
 			if err != nil {

@@ -54,9 +54,9 @@ port. --set applies to each of them, the other flags that set a key cannot be us
   dledger server -c groups.yaml --metrics 127.0.0.1:9100`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			level := new(slog.LevelVar)
-			if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
-				return usage("--log-level %q: none of debug, info, warn, error", o.logLevel)
+			level, err := parseLevel(o.logLevel)
+			if err != nil {
+				return err
 			}
 			log, err := newLog(cmd.ErrOrStderr(), level, o.logFormat)
 			if err != nil {
@@ -66,7 +66,7 @@ port. --set applies to each of them, the other flags that set a key cannot be us
 			if err != nil {
 				return err
 			}
-			return serve(cmd.Context(), nodes, log, o.metricsAddress, o.pprofAddress)
+			return serve(cmd.Context(), nodes, log, o.metricsAddress, o.pprofAddress, nil)
 		},
 	}
 	f := cmd.Flags()
@@ -90,6 +90,14 @@ port. --set applies to each of them, the other flags that set a key cannot be us
 // ownKeys lists the keys that the original does not have.
 func ownKeys() string {
 	return "compat, durability, maxPendingBytes"
+}
+
+func parseLevel(s string) (slog.Leveler, error) {
+	level := new(slog.LevelVar)
+	if err := level.UnmarshalText([]byte(s)); err != nil {
+		return nil, usage("--log-level %q: none of debug, info, warn, error", s)
+	}
+	return level, nil
 }
 
 func newLog(w io.Writer, level slog.Leveler, format string) (*slog.Logger, error) {
@@ -216,8 +224,8 @@ func ownAddress(c *dledger.Config) (string, error) {
 
 func port(address string) string { return address[strings.LastIndexByte(address, ':')+1:] }
 
-// serve runs the nodes until ctx ends.
-func serve(ctx context.Context, nodes []dledger.Config, log *slog.Logger, metrics, pprof string) (err error) {
+// serve runs the nodes until ctx ends. beside, if not nil, runs what shares their port, and stops it before they close.
+func serve(ctx context.Context, nodes []dledger.Config, log *slog.Logger, metrics, pprof string, beside func(*dledger.Server) (stop func() error, err error)) (err error) {
 	tuneMemory()
 	address := ""
 	for i := range nodes {
@@ -236,7 +244,12 @@ func serve(ctx context.Context, nodes []dledger.Config, log *slog.Logger, metric
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
 	var open []*dledger.Ledger
-	defer func() { err = errors.Join(err, closeAll(open)) }()
+	stop := func() error { return nil }
+	defer func() {
+		stopped := make(chan error, 1)
+		go func() { stopped <- stop() }() // it may take a while, and leadership of the nodes need not wait for it
+		err = errors.Join(err, closeAll(open), <-stopped)
+	}()
 	for i := range nodes {
 		nodes[i].Server = server
 		l, err := dledger.Open(nodes[i])
@@ -244,6 +257,12 @@ func serve(ctx context.Context, nodes []dledger.Config, log *slog.Logger, metric
 			return err
 		}
 		open = append(open, l)
+	}
+	if beside != nil {
+		if stop, err = beside(server); err != nil {
+			stop = func() error { return nil }
+			return err
+		}
 	}
 	pages, err := servePages(metrics, pprof, open)
 	if err != nil {

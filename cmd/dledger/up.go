@@ -26,10 +26,12 @@ import (
 
 // upFlags are those of `dledger up`.
 type upFlags struct {
-	nodes, portBase int
-	dir             string
-	restart         bool
-	set             []string
+	nodes, portBase        int
+	namesBase, brokersBase int // 0 = as the other ports say
+	only                   string
+	dir                    string
+	restart                bool
+	set                    []string
 }
 
 const (
@@ -37,19 +39,24 @@ const (
 	upStep  = 10    // between two nodes
 	upGroup = client.DefaultGroup
 
-	stopTimeout = 5 * time.Second // for a child to stop cleanly
+	upNames      = 9876  // port of the first name server, where stock clients look for it
+	upBrokers    = 10911 // and of the first broker, if portBase is upPort; else portBase + 1 and + 100
+	upBrokerStep = 100   // between the ports of two broker groups on one node
+
+	stopTimeout = 8 * time.Second // for a child to stop cleanly
 )
 
 func newUp() *cobra.Command {
 	var o upFlags
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Run a whole group on this machine, from nothing",
-		Long: `Runs a group of one node in this process, or of three nodes in a process each, on loopback. The other commands
-find it without flags. Ctrl-C stops all nodes; the data stays, and the next "dledger up" goes on with it.
+		Short: "Run everything on this machine, from nothing: name server, broker, log",
+		Long: `Runs a name server, a RocketMQ broker and a log group on this machine, on loopback: one node in this process, or three nodes in
+a process each. Stock RocketMQ clients find the name server at 127.0.0.1:9876, the other commands find the log group, both without
+flags. Ctrl-C stops all nodes; the data stays, and the next "dledger up" goes on with it.
 
-With three nodes each can be killed by itself: the others go on. A node that ended stays away until it is started
-again by hand, with the command that is printed, or by --restart.`,
+Each of three nodes holds a name server and a replica of three broker groups, and leads one of them. Each can be killed by itself: the
+others go on. A node that ended stays away until it is started again by hand, with the command that is printed, or by --restart.`,
 		Example: `  dledger up
   dledger up --nodes 3 --dir /tmp/log
   dledger up --nodes 3 --set durability=async`,
@@ -61,6 +68,9 @@ again by hand, with the command that is printed, or by --restart.`,
 			if last := o.portBase + upStep*(o.nodes-1); o.portBase < 1 || last > 65535 {
 				return usage("--port-base %d: ports %d to %d do not exist", o.portBase, o.portBase, last)
 			}
+			if err := o.ports(); err != nil {
+				return err
+			}
 			dir, err := upDir(o.dir)
 			if err != nil {
 				return err
@@ -70,7 +80,7 @@ again by hand, with the command that is printed, or by --restart.`,
 			if err := u.check(); err != nil {
 				return err
 			}
-			if o.nodes == 1 {
+			if o.nodes == 1 || o.only != "" {
 				return u.runHere(cmd.Context())
 			}
 			return u.runChildren(cmd.Context())
@@ -81,8 +91,42 @@ again by hand, with the command that is printed, or by --restart.`,
 	f.StringVar(&o.dir, "dir", "", "directory for the data (default $XDG_DATA_HOME/dledger or ~/.local/share/dledger)")
 	f.IntVar(&o.portBase, "port-base", upPort, "port of the first node; the others follow in steps of 10")
 	f.BoolVar(&o.restart, "restart", false, "start a node again that ended")
-	f.StringArrayVar(&o.set, "set", nil, "set a key on all nodes, KEY=VALUE, see dledger server --help")
+	f.IntVar(&o.namesBase, "namesrv-port", 0, "port of the first name server; the others follow in steps of 10 (default 9876, or with --port-base that + 1)")
+	f.IntVar(&o.brokersBase, "broker-port", 0, "port of the first broker; other nodes follow in steps of 10, other groups in steps of 100 (default 10911, or with --port-base that + 100)")
+	f.StringVar(&o.only, "only", "", "run only this node of --nodes 3, in this process: n0, n1 or n2")
+	f.StringArrayVar(&o.set, "set", nil, "set a key of the log on all nodes, KEY=VALUE, see dledger server --help")
 	return cmd
+}
+
+// ports settles the ports that were not given, and checks that all exist.
+func (o *upFlags) ports() error {
+	if o.only != "" && (o.nodes != 3 || !slices.Contains([]string{"n0", "n1", "n2"}, o.only)) {
+		return usage("--only %q: n0, n1 or n2, together with --nodes 3", o.only)
+	}
+	if o.namesBase == 0 {
+		o.namesBase = o.portBase + 1
+		if o.portBase == upPort {
+			o.namesBase = upNames
+		}
+	}
+	if o.brokersBase == 0 {
+		o.brokersBase = o.portBase + upBrokerStep
+		if o.portBase == upPort {
+			o.brokersBase = upBrokers
+		}
+	}
+	if last := o.namesPort(o.nodes - 1); o.namesBase < 1 || last > 65535 {
+		return usage("--namesrv-port %d: ports %d to %d do not exist", o.namesBase, o.namesBase, last)
+	}
+	if last := o.brokerPort(o.nodes-1, o.nodes-1); o.brokersBase < 3 || last > 65535 {
+		return usage("--broker-port %d: ports %d to %d do not exist", o.brokersBase, o.brokersBase, last)
+	}
+	return nil
+}
+
+func (o *upFlags) namesPort(node int) int { return o.namesBase + upStep*node }
+func (o *upFlags) brokerPort(node, group int) int {
+	return o.brokersBase + upStep*node + upBrokerStep*group
 }
 
 // upDir gives the absolute directory for the data.
@@ -128,18 +172,28 @@ func (u *groupUp) check() error {
 		return err == nil
 	}
 	switch {
+	case u.only != "": // its parent has looked
 	case u.nodes == 1 && (exists("n1") || exists("n2")):
 		return fmt.Errorf("%s holds a group of 3 nodes: run it with --nodes 3, or give another --dir", u.dir)
 	case u.nodes == 3 && exists("n0") && !exists("n1") && !exists("n2"):
 		return fmt.Errorf("%s holds a group of 1 node: run it without --nodes 3, or give another --dir", u.dir)
 	}
-	for _, id := range u.ids {
-		l, err := net.Listen("tcp", ":"+port(u.peers[id]))
-		if err != nil {
-			return fmt.Errorf("port %s for %s cannot be used, is another group running? (see --port-base): %w", port(u.peers[id]), id, err)
+	for i, id := range u.ids {
+		if u.only != "" && u.only != id {
+			continue
 		}
-		if err := l.Close(); err != nil {
-			return err
+		needed := []string{port(u.peers[id]), strconv.Itoa(u.namesPort(i))}
+		for g := range u.groups() {
+			needed = append(needed, strconv.Itoa(u.brokerPort(i, g)))
+		}
+		for _, port := range needed {
+			l, err := net.Listen("tcp", ":"+port)
+			if err != nil {
+				return fmt.Errorf("port %s for %s cannot be used, is another group running? (see --port-base): %w", port, id, err)
+			}
+			if err := l.Close(); err != nil {
+				return err
+			}
 		}
 	}
 	var c dledger.Config
@@ -149,17 +203,28 @@ func (u *groupUp) check() error {
 	return os.MkdirAll(u.dir, 0o755)
 }
 
-// runHere runs the one node in this process.
+// runHere runs one node in this process: the only one, or the one that a child is for.
 func (u *groupUp) runHere(ctx context.Context) error {
-	log := slog.New(slog.NewTextHandler(u.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	node := dledger.Config{Group: upGroup, ID: u.ids[0], Peers: client.FormatPeers(u.peers), Dir: u.dir, Logger: log}
+	level := slog.LevelWarn
+	if u.only != "" {
+		level = slog.LevelInfo
+	}
+	log := slog.New(slog.NewTextHandler(u.err, &slog.HandlerOptions{Level: level}))
+	i := max(0, slices.Index(u.ids, u.only))
+	node := dledger.Config{Group: upGroup, ID: u.ids[i], Peers: client.FormatPeers(u.peers), Dir: u.dir, Logger: log}
 	if err := set(&node, u.set, log); err != nil {
 		return err
 	}
+	parent := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	served := make(chan error, 1)
-	go func() { served <- serve(ctx, []dledger.Config{node}, log, "", "") }()
+	go func() {
+		served <- serve(ctx, []dledger.Config{node}, log, "", "", func(s *dledger.Server) (func() error, error) { return u.beside(parent, i, s, log) })
+	}()
+	if u.only != "" {
+		return <-served // the parent says what is to be said
+	}
 	led := u.await(ctx)
 	for {
 		select {
@@ -204,6 +269,7 @@ func (u *groupUp) await(ctx context.Context) <-chan string {
 			case <-all.Done():
 			}
 		}
+		u.awaitBrokers(all)
 		led <- leader
 	}()
 	return led
@@ -212,7 +278,15 @@ func (u *groupUp) await(ctx context.Context) <-chan string {
 // welcome says what runs where, and what to try.
 func (u *groupUp) welcome(leader string, pid func(id string) int) {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "dledger %s, group %s\n", dledger.Version, upGroup)
+	fmt.Fprintf(&b, "dledger %s\n\nRocketMQ name server  %s\n", dledger.Version, u.nameServers())
+	for g, name := range u.groups() {
+		var addresses []string
+		for i := range u.ids {
+			addresses = append(addresses, u.brokerAddress(i, g))
+		}
+		fmt.Fprintf(&b, "%s  %s\n", name, strings.Join(addresses, " "))
+	}
+	fmt.Fprintf(&b, "\nLog group %s\n", upGroup)
 	for _, id := range u.ids {
 		role := "follower"
 		if id == leader {
@@ -227,7 +301,7 @@ func (u *groupUp) welcome(leader string, pid func(id string) int) {
 	if u.portBase != upPort {
 		peers = fmt.Sprintf(" -p '%s'", client.FormatPeers(u.peers))
 	}
-	fmt.Fprintf(&b, "\nTry, in another terminal:\n  dledger append%s -d hello\n  dledger get%s -i 0\n  dledger status%s\n", peers, peers, peers)
+	fmt.Fprintf(&b, "\nTry, in another terminal, a stock RocketMQ client, or the log:\n  (cd interop/mq && go run ./hello -n '%s')\n  dledger append%s -d hello\n  dledger get%s -i 0\n  dledger status%s\n", u.nameServers(), peers, peers, peers)
 	if u.nodes > 1 {
 		fmt.Fprintf(&b, "  kill -9 %d\n", pid(leader))
 	}
@@ -255,7 +329,11 @@ type ended struct {
 func (u *groupUp) logFile(id string) string { return filepath.Join(u.dir, id+".log") }
 
 func (u *groupUp) args(id string) []string {
-	args := []string{"server", "-g", upGroup, "-i", id, "-p", client.FormatPeers(u.peers), "-s", u.dir}
+	args := []string{"up", "--nodes", strconv.Itoa(u.nodes), "--only", id, "--dir", u.dir}
+	if u.portBase != upPort {
+		args = append(args, "--port-base", strconv.Itoa(u.portBase))
+	}
+	args = append(args, "--namesrv-port", strconv.Itoa(u.namesBase), "--broker-port", strconv.Itoa(u.brokersBase))
 	for _, s := range u.set {
 		args = append(args, "--set", s)
 	}
@@ -264,7 +342,7 @@ func (u *groupUp) args(id string) []string {
 
 // runChildren runs each node in a process, until ctx ends.
 func (u *groupUp) runChildren(ctx context.Context) error {
-	// A child gets SIGTERM when the thread ends that started it, so this one has to last as long as this function.
+	// A child gets SIGINT when the thread ends that started it, so this one has to last as long as this function.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	ends := make(chan ended, len(u.ids))
@@ -345,7 +423,7 @@ func (u *groupUp) start(c *child, ends chan<- ended) error {
 	c.cmd.Stderr = log
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:   true, // Ctrl-C is for this process, which then stops the children in its own way
-		Pdeathsig: syscall.SIGTERM,
+		Pdeathsig: syscall.SIGINT,
 	}
 	if err := c.cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", c.id, err)
@@ -365,7 +443,7 @@ func (u *groupUp) stop(running map[string]*child, ends <-chan ended) {
 			}
 		}
 	}
-	signal(syscall.SIGTERM)
+	signal(syscall.SIGINT) // all of them: no client finds another replica, so none is waited for
 	deadline := time.After(stopTimeout)
 	for len(running) > 0 {
 		select {

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"dledger"
+	"dledger/broker"
+)
+
+// brokerFlags are those of `dledger broker`, named as the original's where it has them.
+type brokerFlags struct {
+	file, names         string
+	set                 []string
+	print               bool
+	logLevel, logFormat string
+	metrics, pprof      string
+}
+
+func newBroker() *cobra.Command {
+	var o brokerFlags
+	cmd := &cobra.Command{
+		Use:   "broker",
+		Short: "Run one replica of a RocketMQ broker group",
+		Long: `Runs one replica of a broker group in DLedger mode for stock RocketMQ clients.
+
+--config-file is a broker.conf of the original, as it is. Keys without effect here are named in a warning. --set and the file also
+take keys of ours: durability (group or async), compat (go, or 0.3 in a group with Java brokers), and the log's keys (see dledger
+server --help). Called by the name mqbroker the program is this command.
+
+SIGTERM hands leadership over; the replica then goes on passing requests to the new leader until the clients that used it have asked
+for routes again, a minute at most (drainMaxMs). SIGINT does not wait for them.`,
+		Example: `  dledger broker -c conf/dledger/broker-n0.conf
+  dledger broker -c broker-n0.conf -n "10.0.0.1:9876;10.0.0.2:9876"
+  dledger broker --set brokerName=a --set dLegerSelfId=n0 --set "dLegerPeers=n0-127.0.0.1:20911" --set storePathRootDir=data --set enableDLegerCommitLog=true`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.file, "config-file", "c", "", "broker.conf of the original")
+	f.StringVarP(&o.names, "namesrv-addr", "n", "", "name servers, host:port joined by ';'; goes before namesrvAddr in the file")
+	f.StringArrayVar(&o.set, "set", nil, "set a key, KEY=VALUE; may be given several times, goes before the file")
+	f.BoolVarP(&o.print, "print-config-item", "p", false, "print the configuration and end")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.StringVar(&o.metrics, "metrics", "", "serve Prometheus metrics on this host:port")
+	f.StringVar(&o.pprof, "pprof", "", "serve profiles of this process on this host:port")
+	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		switch name { // as the original spells them
+		case "configFile":
+			name = "config-file"
+		case "namesrvAddr":
+			name = "namesrv-addr"
+		case "printConfigItem":
+			name = "print-config-item"
+		}
+		return pflag.NormalizedName(name)
+	})
+	return cmd
+}
+
+// config gives what file and flags come to.
+func (o *brokerFlags) config() (broker.Config, error) {
+	cfg := broker.NewConfig()
+	if o.file != "" {
+		var err error
+		if cfg, err = broker.ReadConfig(o.file); err != nil {
+			return cfg, err
+		}
+	}
+	if o.names != "" {
+		if err := cfg.Set("namesrvAddr", o.names); err != nil {
+			return cfg, usage("--namesrv-addr: %w", err)
+		}
+	}
+	for _, s := range o.set {
+		key, value, ok := strings.Cut(s, "=")
+		if !ok {
+			return cfg, usage("--set %q: want KEY=VALUE", s)
+		}
+		if err := cfg.Set(strings.TrimSpace(key), value); err != nil {
+			return cfg, usage("--set %w", err)
+		}
+	}
+	return cfg, nil
+}
+
+func (o *brokerFlags) run(cmd *cobra.Command) (err error) {
+	level, err := parseLevel(o.logLevel)
+	if err != nil {
+		return err
+	}
+	log, err := newLog(cmd.ErrOrStderr(), level, o.logFormat)
+	if err != nil {
+		return err
+	}
+	cfg, err := o.config()
+	if err != nil {
+		return err
+	}
+	if o.print {
+		_, err := fmt.Fprint(cmd.OutOrStdout(), cfg.Properties())
+		return err
+	}
+	cfg.Logger = log
+	tuneMemory()
+	b, err := broker.Open(cfg)
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	defer func() { err = errors.Join(err, stopBrokers(ctx, []*broker.Broker{b})) }()
+	pages, err := servePages(o.metrics, o.pprof, []*dledger.Ledger{b.Ledger()})
+	if err != nil {
+		return err
+	}
+	// The first words are those that scripts around the original wait for.
+	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "The broker[%s, %s] boot success\n", cfg.Name, b.Address()); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	log.Info("stopping")
+	return pages.close()
+}
+
+// errTerminated is the cause of a context that ended by SIGTERM, which asks for a stop that clients do not notice.
+var errTerminated = errors.New("terminated")
+
+// stopBrokers closes replicas side by side. After SIGTERM they take the time that their clients need; another signal ends that.
+func stopBrokers(ctx context.Context, brokers []*broker.Broker) error {
+	stop := (*broker.Broker).Close
+	if context.Cause(ctx) == errTerminated {
+		again, cancel := signalled(syscall.SIGTERM, syscall.SIGINT)
+		defer cancel()
+		stop = func(b *broker.Broker) error { return b.Shutdown(again) }
+	}
+	failed := make(chan error, len(brokers))
+	for _, b := range brokers {
+		go func() { failed <- stop(b) }()
+	}
+	var errs []error
+	for range brokers {
+		errs = append(errs, <-failed)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"dledger/internal/mq"
+	"dledger/internal/remoting"
+)
+
+// sendTo sends a message as a producer does and gives the answer; while the broker is not there yet it is tried again.
+func sendTo(t testing.TB, address, topic, body string) *remoting.Frame {
+	t.Helper()
+	c := remoting.NewClient(remoting.ClientConfig{Version: 409})
+	defer c.Close()
+	ext := map[string]string{"producerGroup": "p", "topic": topic, "defaultTopic": mq.TopicDefault, "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0",
+		"bornTimestamp": "1", "flag": "0"}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for {
+		f, err := c.Call(ctx, address, remoting.Request{Code: mq.CodeSend, Ext: ext}, limit, []byte(body))
+		if err == nil {
+			return f
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("send to %s: %v", address, err)
+		}
+		time.Sleep(10 * time.Millisecond) // a real process
+	}
+}
+
+func TestBrokerRunsAnUnmodifiedConfigurationOfTheOriginal(t *testing.T) {
+	dir := t.TempDir()
+	names, log := freePort(t, 1, 0), freePort(t, 1, 0)
+	port := freePort(t, 1, 0)
+	file := filepath.Join(dir, "broker-n0.conf")
+	text := fmt.Sprintf(`brokerClusterName = RaftCluster
+brokerName=RaftNode00
+brokerIP1=127.0.0.1
+listenPort=%d
+namesrvAddr=127.0.0.1:1
+storePathRootDir=%s/node00
+storePathCommitLog=%s/node00/commitlog
+enableDLegerCommitLog=true
+dLegerGroup=RaftNode00
+dLegerPeers=n0-127.0.0.1:%d
+## must be unique
+dLegerSelfId=n0
+sendMessageThreadPoolNums=16
+mappedFileSizeCommitLog=1048576
+`, port, dir, dir, log)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	server := start(t, "namesrv", "--port", strconv.Itoa(names), "--kv-file", filepath.Join(dir, "kv.json"))
+	server.out.wait(t, "boot success")
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	for i := range 2 { // the second run goes on with the data of the first
+		b := start(t, "broker", "-c", file, "-n", fmt.Sprintf("127.0.0.1:%d", names), "--set", "mappedFileSizeForEntryIndex=1048576")
+		if got := b.out.wait(t, "boot success"); !strings.Contains(got, "RaftNode00, "+address) {
+			t.Errorf("the line does not say who and where: %q", got)
+		}
+		if f := sendTo(t, address, "t", "hello"); f.Code != mq.Success || f.Ext["queueOffset"] != strconv.Itoa(i) {
+			t.Errorf("run %d: code %d %s %v", i, f.Code, f.Remark, f.Ext)
+		}
+		for _, key := range []string{"storePathCommitLog", "sendMessageThreadPoolNums"} {
+			if !strings.Contains(b.err.wait(t, ""), key) {
+				t.Errorf("nothing says that %s has no effect", key)
+			}
+		}
+		if code := b.end(t); code != 0 {
+			t.Errorf("exit code %d: %s", code, b.err.wait(t, ""))
+		}
+	}
+	if got := mustRun(t, "", "broker", "-c", file, "-p"); !strings.Contains(got, "brokerName=RaftNode00\n") || !strings.Contains(got, "sendMessageThreadPoolNums=16\n") {
+		t.Errorf("printed %q", got)
+	}
+	for args, want := range map[string]string{
+		"broker":                                "brokerName",
+		"broker -c " + file + " --set x":        "KEY=VALUE",
+		"broker -c nowhere.conf":                "nowhere.conf",
+		"broker -c " + file + " -n nowhere":     "nowhere",
+		"broker -c " + file + " --set compat=1": "compat",
+	} {
+		if code, _, stderr := command(t, "", strings.Fields(args)...); code == 0 || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d, %q, want a line that names %s", args, code, stderr, want)
+		}
+	}
+}
+
+func TestUpServesStockClients(t *testing.T) {
+	dir, base := t.TempDir(), freePort(t, 4, 100)
+	up, _, _ := upThree(t, dir, base, "--set", "mappedFileSizeForEntryData=1048576", "--set", "mappedFileSizeForEntryIndex=1048576")
+	text := up.out.wait(t, "Ctrl-C")
+	if !strings.Contains(text, fmt.Sprintf("127.0.0.1:%d;127.0.0.1:%d;127.0.0.1:%d", base+1, base+11, base+21)) {
+		t.Errorf("it does not name its name servers: %q", text)
+	}
+	for group := range 3 {
+		for node := range 3 { // every replica takes messages, whoever leads
+			address := fmt.Sprintf("127.0.0.1:%d", base+100+10*node+100*group)
+			if f := sendTo(t, address, "t", "hello"); f.Code != mq.Success || f.Ext["queueOffset"] != strconv.Itoa(node) {
+				t.Errorf("group %d, node %d: code %d %s %v", group, node, f.Code, f.Remark, f.Ext)
+			}
+		}
+	}
+	if code := up.end(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
