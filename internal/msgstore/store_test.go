@@ -834,3 +834,27 @@ func TestFullDiskOnlyPutsTheCheckpointOff(t *testing.T) {
 	r.settle()
 	r.check()
 }
+
+// TestPutOfAFormerLeadershipIsRefused: this member leads again, in a later term, and has not noticed yet that it lost leadership in between.
+func TestPutOfAFormerLeadershipIsRefused(t *testing.T) {
+	r := newRig(t)
+	r.lead()
+	r.fill("T", 0, 3)
+	var p PutResult
+	if err := r.s.call(func() error {
+		r.log.lead(true)
+		r.s.Put([]*mq.Message{message("T", 0, "x")}, func(got PutResult) { p = got })
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if p.Status != ServiceNotAvailable || p.QueueOffset != -1 || p.Pos != nil {
+		t.Errorf("taken: %+v", p)
+	}
+	if err := r.s.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p := r.put(message("T", 0, "y")); p.QueueOffset != 3 {
+		t.Errorf("offset %d, want 3", p.QueueOffset)
+	}
+}
