@@ -48,7 +48,9 @@ type crashTest struct {
 	op            string
 	crashes       int
 	depth         int
-	quick         bool
+	quick         bool // one kind of crash by chance at each moment
+	whole         bool // every single unsynced block on its own too
+	off           bool // no crashes for now
 }
 
 // compatible tells whether what a store says after a crash fits m; sure is the last entry that must be there.
@@ -173,6 +175,19 @@ func reads(call vfs.Call) bool {
 
 // crash tries the kinds of crash at this moment: all of them, or in a quick test one by chance.
 func (c *crashTest) crash(where string) {
+	if c.off {
+		return
+	}
+	if c.whole {
+		for _, p := range pieces(c.disk) {
+			c.look(c.disk.Fork(func(name string, block int64) int {
+				if (piece{name, block}) == p {
+					return vfs.BlockSize
+				}
+				return 0
+			}), true, fmt.Sprintf("%s, only block %d of %s kept", where, p.block, p.name))
+		}
+	}
 	only := -1
 	if c.quick {
 		only = c.rng.IntN(4)
