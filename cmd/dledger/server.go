@@ -185,8 +185,8 @@ func parseConfigs(text []byte, log *slog.Logger) ([]dledger.Config, error) {
 	var file struct {
 		Configs []map[string]scalar `yaml:"configs"`
 	}
-	if err := yaml.UnmarshalWithOptions(text, &file, yaml.DisallowUnknownField()); err != nil {
-		return nil, errors.New(strings.TrimSpace(yaml.FormatError(err, false, false)))
+	if err := decodeYAML(text, &file); err != nil {
+		return nil, err
 	}
 	if len(file.Configs) == 0 {
 		return nil, errors.New(`no node under "configs"`)
@@ -207,6 +207,19 @@ func parseConfigs(text []byte, log *slog.Logger) ([]dledger.Config, error) {
 		}
 	}
 	return nodes, nil
+}
+
+// decodeYAML reads text into v. The library panics on some texts that are no configuration, such as "configs: !x 1": those are refused too.
+func decodeYAML(text []byte, v any) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = errors.New("it is not the YAML of a configuration")
+		}
+	}()
+	if err := yaml.UnmarshalWithOptions(text, v, yaml.DisallowUnknownField()); err != nil {
+		return errors.New(strings.TrimSpace(yaml.FormatError(err, false, false)))
+	}
+	return nil
 }
 
 // ownAddress is the address in peers under the node's own id.
