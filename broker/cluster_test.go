@@ -40,22 +40,26 @@ func inCluster(t *testing.T, n int, setup func(*Config), f func(c *cluster)) {
 		if c.names, err = namesrv.Listen(namesrv.Config{Listener: l}); err != nil {
 			d.T.Fatal(err)
 		}
+		defer c.close()
 		for _, id := range d.IDs() {
 			c.open(id)
 		}
 		f(c)
-		for _, cl := range c.clients {
-			cl.Close()
-		}
-		for _, b := range c.brokers {
-			if err := b.Close(); err != nil {
-				d.T.Error(err)
-			}
-		}
-		if err := c.names.Close(); err != nil {
-			d.T.Error(err)
-		}
 	})
+}
+
+func (c *cluster) close() {
+	for _, cl := range c.clients {
+		cl.Close()
+	}
+	for _, b := range c.brokers {
+		if err := b.Close(); err != nil {
+			c.T.Error(err)
+		}
+	}
+	if err := c.names.Close(); err != nil {
+		c.T.Error(err)
+	}
 }
 
 func (c *cluster) address(id string) string { return "10.0.0.1" + id[1:] + ":10911" }
@@ -272,6 +276,17 @@ func (p *pipes) dial(from, to string) (net.Conn, error) {
 	p.conns[to] = append(p.conns[to], a, b)
 	p.mu.Unlock()
 	return mine, nil
+}
+
+// reset breaks the connections to an address; new ones are possible.
+func (p *pipes) reset(address string) {
+	p.mu.Lock()
+	conns := p.conns[address]
+	delete(p.conns, address)
+	p.mu.Unlock()
+	for _, c := range conns {
+		c.Close()
+	}
 }
 
 // die ends everything that leads to an address.

@@ -26,16 +26,16 @@ type polls struct {
 	ended  bool
 }
 
-// hold keeps a pull; false: there is no room.
-func (h *polls) hold(p *pull) bool {
+// hold keeps a pull until a message arrives, or for some time; false: there is no room.
+func (h *polls) hold(p *pull, again time.Duration) bool {
 	h.mu.Lock()
 	if h.ended || int(h.count.Load()) >= p.r.b.cfg.PullHeldMax {
 		h.mu.Unlock()
 		return false
 	}
 	p.look = p.due
-	if again := time.Now().Add(longPollAgain); again.Before(p.look) {
-		p.look = again
+	if look := time.Now().Add(again); look.Before(p.look) {
+		p.look = look
 	}
 	q := h.queues[p.key]
 	if q == nil {
@@ -56,7 +56,7 @@ func (h *polls) hold(p *pull) bool {
 	h.count.Add(1)
 	h.mu.Unlock()
 	// A message that arrived before count rose has woken nobody.
-	if h.b.store.MaxOffset(p.key.Topic, p.key.ID) > p.offset {
+	if again != unreadAgain && h.b.store.MaxOffset(p.key.Topic, p.key.ID) > p.offset {
 		h.mu.Lock()
 		if p.index >= 0 {
 			h.release(p)

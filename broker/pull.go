@@ -20,6 +20,7 @@ const (
 	pullMsgsMax   = 1024
 	suspendMax    = 60 * time.Second
 	longPollAgain = 5 * time.Second // a held pull looks again after this time, whatever it was told
+	unreadAgain   = 100 * time.Millisecond
 )
 
 // pull is one request for messages, possibly held.
@@ -178,13 +179,17 @@ func (p *pull) work(hold bool) {
 				p.answer(mq.PullOffsetMoved, &got)
 				return
 			}
-			p.wait(hold, &got)
+			p.wait(hold, longPollAgain, &got)
 		case msgstore.OffsetOverflowBadly:
 			if !p.elsewhere() {
 				p.answer(mq.PullOffsetMoved, &got)
 			}
-		default: // the end of the queue, or entries that cannot be read now
-			p.wait(hold, &got)
+		case msgstore.OffsetOverflowOne:
+			p.wait(hold, longPollAgain, &got)
+		default: // messages that cannot be read now: a replica that has just started may not know yet that they are committed
+			if !p.elsewhere() {
+				p.wait(hold, unreadAgain, &got)
+			}
 		}
 		return
 	}
@@ -198,9 +203,9 @@ func (p *pull) elsewhere() bool {
 	return p.r.toLeader()
 }
 
-// wait holds the request, or answers that there is nothing.
-func (p *pull) wait(hold bool, got *msgstore.GetResult) {
-	if hold && p.r.b.polls.hold(p) {
+// wait holds the request, or answers that there is nothing. The queue is looked at again after some time at the latest.
+func (p *pull) wait(hold bool, again time.Duration, got *msgstore.GetResult) {
+	if hold && p.r.b.polls.hold(p, again) {
 		return
 	}
 	if hold { // no room: the client comes again after a pause

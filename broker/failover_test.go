@@ -1,0 +1,289 @@
+package broker
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"dledger/internal/mq"
+	"dledger/internal/msgstore"
+	"dledger/internal/remoting"
+)
+
+// all gives every message of a queue as a replica has them.
+func (c *cluster) all(id, topic string, queue int32) (bodies []string) {
+	c.T.Helper()
+	b := c.brokers[id]
+	for offset := int64(0); offset < b.store.MaxOffset(topic, queue); {
+		got := b.store.Get(topic, queue, offset, 100, 1<<20, nil)
+		if got.Status == msgstore.OffsetFoundNull {
+			return bodies // a replica that has just started does not know yet that the rest is committed
+		}
+		if len(got.Messages) == 0 {
+			c.T.Fatalf("%s has no message at offset %d of %s: %v", id, offset, topic, got.Status)
+		}
+		for _, m := range got.Messages {
+			p, _, err := mq.ParseStored(m)
+			if err != nil || p.QueueOffset != offset {
+				c.T.Fatalf("%s: at offset %d of %s lies %d, %v", id, offset, topic, p.QueueOffset, err)
+			}
+			bodies = append(bodies, string(p.Body))
+			offset++
+		}
+	}
+	return bodies
+}
+
+// same waits until a replica has as many messages as it should, and compares them.
+func (c *cluster) same(id, topic string, queue int32, want []string) {
+	c.T.Helper()
+	c.Wait(id+" to have dispatched everything", func() bool { return len(c.all(id, topic, queue)) >= len(want) })
+	equal(c.T, "stored at "+id, c.all(id, topic, queue), want)
+}
+
+func TestEveryReplicaTakesRequestsAndHoldsThemWhileNobodyLeads(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		t := c.T
+		p := c.client("10.1.0.1")
+		leader := c.leader()
+		want := []string{}
+		for _, id := range c.IDs() {
+			f := p.must(id, mq.CodeSend, sendExt("t", 0), []byte("by "+id))
+			if f.Ext["queueOffset"] != strconv.Itoa(len(want)) {
+				t.Errorf("%s stored at %v, want %d", id, f.Ext, len(want))
+			}
+			want = append(want, "by "+id)
+		}
+		c.kill(leader)
+		from := time.Now()
+		for _, id := range c.IDs() {
+			if id == leader {
+				continue
+			}
+			p.must(id, mq.CodeSend, sendExt("t", 0), []byte("again by "+id))
+			want = append(want, "again by "+id)
+		}
+		if d := time.Since(from); d > 2*time.Second {
+			t.Errorf("two sends without a leader took %v", d)
+		}
+		now := c.leader()
+		c.same(now, "t", 0, want)
+		if route, ok := p.route("t"); !ok || route.BrokerDatas[0].BrokerAddrs[0] != c.address(now) {
+			t.Errorf("the name server says %+v, want %s to lead", route.BrokerDatas, c.address(now))
+		}
+		c.start(leader)
+		c.same(leader, "t", 0, want)
+		p.must(now, mq.CodePull, pullExt("g", "t", 0, 0, 0), nil) // makes the group
+
+		for _, id := range c.IDs() {
+			if id != now {
+				c.kill(id)
+			}
+		}
+		from = time.Now()
+		if f := p.call(now, mq.CodeSend, sendExt("t", 0), []byte("alone")); f.Code != mq.SystemError && f.Code != mq.ServiceNotAvailable {
+			t.Errorf("without a majority: code %d %s", f.Code, f.Remark)
+		}
+		if f := p.call(now, mq.CodeSend, sendExt("t", 0), []byte("alone")); f.Code != mq.ServiceNotAvailable {
+			t.Errorf("without a leader: code %d %s", f.Code, f.Remark)
+		}
+		if d := time.Since(from); d > 8*time.Second {
+			t.Errorf("to refuse two sends took %v", d)
+		}
+		got, _ := bodies(t, p.must(now, mq.CodePull, pullExt("g", "t", 0, 0, 0), nil).Body)
+		equal(t, "pulled from the last replica", got, want)
+	})
+}
+
+func TestWhatTheGroupKeepsSurvivesItsLeader(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		t := c.T
+		p, a, b := c.client("10.1.0.1"), c.client("10.1.0.2"), c.client("10.1.0.3")
+		leader := c.leader()
+		p.must(leader, mq.CodeCreateTopic, ext("topic", "made", "defaultTopic", "x", "readQueueNums", 3, "writeQueueNums", 3, "perm", 6, "topicFilterType", "SINGLE_TAG", "order", "true", "attributes", "+message.type=FIFO"), nil)
+		for i := range 5 {
+			p.must(leader, mq.CodeSend, sendExt("made", 1), fmt.Appendf(nil, "%d", i))
+		}
+		for _, id := range c.IDs() {
+			a.must(id, mq.CodeHeartbeat, nil, heart("a", "g", "made"))
+			b.must(id, mq.CodeHeartbeat, nil, heart("b", "g", "made"))
+		}
+		p.must(leader, mq.CodeUpdateConsumerOffset, ext("consumerGroup", "g", "topic", "made", "queueId", 1, "commitOffset", 4), nil)
+		follower := c.follower()
+		lock := mq.Marshal(mq.LockRequest{ClientID: "a", ConsumerGroup: "g", Queues: []mq.MessageQueue{{BrokerName: "a", QueueID: 0, Topic: "made"}, {BrokerName: "a", QueueID: 1, Topic: "made"}}})
+		if f := a.must(follower, mq.CodeLockQueues, nil, lock); string(f.Body) != `{"lockOKMQSet":[{"brokerName":"a","queueId":0,"topic":"made"},{"brokerName":"a","queueId":1,"topic":"made"}]}` {
+			t.Errorf("locked %s", f.Body)
+		}
+		other := mq.Marshal(mq.LockRequest{ClientID: "b", ConsumerGroup: "g", Queues: []mq.MessageQueue{{BrokerName: "a", QueueID: 1, Topic: "made"}, {BrokerName: "a", QueueID: 2, Topic: "made"}}})
+		time.Sleep(time.Second)
+		for round := range 2 {
+			if round == 1 {
+				c.kill(leader)
+			}
+			for _, id := range c.IDs() {
+				if c.brokers[id] == nil {
+					continue
+				}
+				if f := p.call(id, mq.CodeQueryConsumerOffset, ext("consumerGroup", "g", "topic", "made", "queueId", 1), nil); f.Code != mq.Success || f.Ext["offset"] != "4" {
+					t.Errorf("round %d, offset at %s: %d %s %v", round, id, f.Code, f.Remark, f.Ext)
+				}
+				if f := b.must(id, mq.CodeLockQueues, nil, other); string(f.Body) != `{"lockOKMQSet":[{"brokerName":"a","queueId":2,"topic":"made"}]}` {
+					t.Errorf("round %d, locked by another at %s: %s", round, id, f.Body)
+				}
+				if f := a.must(id, mq.CodeConsumerList, ext("consumerGroup", "g"), nil); string(f.Body) != `{"consumerIdList":["a","b"]}` {
+					t.Errorf("round %d, members at %s: %s", round, id, f.Body)
+				}
+				topic, ok := c.brokers[id].meta.topicConfig("made")
+				if !ok || topic.WriteQueueNums != 3 || !topic.Order || topic.Attributes["message.type"] != "FIFO" {
+					t.Errorf("round %d, topic at %s: %+v", round, id, topic)
+				}
+			}
+		}
+		now := c.leader()
+		a.must(now, mq.CodeUnlockQueues, nil, lock)
+		if f := b.must(now, mq.CodeLockQueues, nil, other); string(f.Body) != `{"lockOKMQSet":[{"brokerName":"a","queueId":1,"topic":"made"},{"brokerName":"a","queueId":2,"topic":"made"}]}` {
+			t.Errorf("after the owner gave it back: %s", f.Body)
+		}
+		time.Sleep(lockLife + time.Second)
+		if f := a.must(now, mq.CodeLockQueues, nil, lock); string(f.Body) != `{"lockOKMQSet":[{"brokerName":"a","queueId":0,"topic":"made"},{"brokerName":"a","queueId":1,"topic":"made"}]}` {
+			t.Errorf("after the lease ended: %s", f.Body)
+		}
+	})
+}
+
+// A leader dies some time after a follower passed a message on to it; in half of the rounds only the connection breaks. Whether the entry had got through or not, the message is
+// acknowledged, and there once, where the answer said.
+func TestSendWhoseLeaderIsLostIsStoredOnce(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		t := c.T
+		for _, id := range c.IDs() {
+			c.Disk(id).SetSyncTime(20 * time.Millisecond)
+		}
+		p := c.client("10.1.0.1")
+		var want []string
+		p.must(c.leader(), mq.CodeSend, sendExt("t", 0), []byte("first"))
+		want = append(want, "first")
+		for round := range 16 {
+			leader, follower := c.leader(), c.follower()
+			p.must(follower, mq.CodeSend, sendExt("t", 0, "properties", fmt.Sprintf("UNIQ_KEY\x01W%d\x02", round)), []byte("warm"))
+			want = append(want, "warm")
+			body := fmt.Sprintf("round %d", round)
+			got := make(chan *remoting.Frame, 1)
+			go func() {
+				got <- p.call(follower, mq.CodeSend, sendExt("t", 0, "properties", fmt.Sprintf("UNIQ_KEY\x01U%d\x02", round)), []byte(body))
+			}()
+			time.Sleep(time.Duration(round/2) * 9 * time.Millisecond)
+			if round%2 == 0 {
+				c.kill(leader)
+			} else {
+				c.net.reset(c.address(leader))
+			}
+			f := <-got
+			if f.Code != mq.Success || f.Ext["queueOffset"] != strconv.Itoa(len(want)) {
+				t.Errorf("%s: code %d %s %v, want offset %d", body, f.Code, f.Remark, f.Ext, len(want))
+			}
+			want = append(want, body)
+			if round%2 == 0 {
+				c.start(leader)
+				c.leader()
+			}
+		}
+		c.same(c.leader(), "t", 0, want)
+	})
+}
+
+func TestHandOverLosesNoSend(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		t := c.T
+		const senders, each = 6, 60
+		c.client("10.1.0.9").must(c.leader(), mq.CodeSend, sendExt("t", 0), []byte("x"))
+		var sending sync.WaitGroup
+		for s := range senders {
+			p := c.client(fmt.Sprintf("10.1.0.%d", s+1))
+			id := c.IDs()[s%3]
+			sending.Go(func() {
+				for i := range each {
+					if f := p.call(id, mq.CodeSend, sendExt("t", s%4), fmt.Appendf(nil, "%d/%d", s, i)); f.Code != mq.Success {
+						t.Errorf("sender %d, message %d: code %d %s", s, i, f.Code, f.Remark)
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+			})
+		}
+		for range 5 {
+			time.Sleep(100 * time.Millisecond)
+			from, to := c.leader(), c.follower()
+			if err := c.Member(from).TransferLeadership(t.Context(), to); err != nil {
+				t.Errorf("from %s to %s: %v", from, to, err)
+			}
+		}
+		sending.Wait()
+		now := c.leader()
+		c.Wait("everything to be dispatched", func() bool {
+			n := 0
+			for q := range int32(4) {
+				n += len(c.all(now, "t", q))
+			}
+			return n >= senders*each+1
+		})
+		next := map[string]int{}
+		for q := range int32(4) {
+			for _, body := range c.all(now, "t", q) {
+				var s, i int
+				if n, _ := fmt.Sscanf(body, "%d/%d", &s, &i); n < 2 {
+					continue
+				}
+				key := fmt.Sprint(s)
+				if next[key] != i {
+					t.Fatalf("sender %d: message %d where %d should be", s, i, next[key])
+				}
+				next[key]++
+			}
+		}
+		for s := range senders {
+			if next[fmt.Sprint(s)] != each {
+				t.Errorf("sender %d: %d messages, want %d", s, next[fmt.Sprint(s)], each)
+			}
+		}
+	})
+}
+
+func TestRestartFindsWhatWasThere(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		t.Run(fmt.Sprintf("clean %v", clean), func(t *testing.T) {
+			inCluster(t, 1, nil, func(c *cluster) {
+				t := c.T
+				p := c.client("10.1.0.1")
+				p.must(c.leader(), mq.CodeSend, sendExt("t", 2), []byte("one"))
+				p.must("n0", mq.CodePull, pullExt("g", "t", 2, 0, 0), nil)
+				for i := range int64(3) {
+					p.must("n0", mq.CodeUpdateConsumerOffset, ext("consumerGroup", "g", "topic", "t", "queueId", 2, "commitOffset", i+1), nil)
+					if i < 2 {
+						time.Sleep(7 * time.Second) // the files are written in between
+					}
+				}
+				time.Sleep(time.Second)
+				if clean {
+					if err := c.brokers["n0"].Close(); err != nil {
+						t.Fatal(err)
+					}
+					delete(c.brokers, "n0")
+					c.Stop("n0")
+				} else {
+					c.kill("n0")
+				}
+				c.start("n0")
+				c.leader()
+				if f := p.must("n0", mq.CodeQueryConsumerOffset, ext("consumerGroup", "g", "topic", "t", "queueId", 2), nil); f.Ext["offset"] != "3" {
+					t.Errorf("consumer offset %v", f.Ext)
+				}
+				if f := p.must("n0", mq.CodeSend, sendExt("t", 2), []byte("two")); f.Ext["queueOffset"] != "1" {
+					t.Errorf("the next message is at %v", f.Ext)
+				}
+				c.same("n0", "t", 2, []string{"one", "two"})
+			})
+		})
+	}
+}
