@@ -1,0 +1,235 @@
+package interop
+
+import (
+	"bytes"
+	"context"
+	bigendian "encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"dledger/interop/harness"
+)
+
+// attack is one kind of ill will towards a port. It ends by itself.
+type attack struct {
+	name string
+	run  func(ctx context.Context, address string) error
+}
+
+// frameOf is a whole frame with a JSON header.
+func frameOf(code, opaque int, body string) []byte {
+	header := fmt.Sprintf(`{"code":%d,"flag":0,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":0}`, code, opaque)
+	b := bigendian.BigEndian.AppendUint32(nil, uint32(4+len(header)+len(body)))
+	b = bigendian.BigEndian.AppendUint32(b, uint32(len(header)))
+	return append(append(b, header...), body...)
+}
+
+// send writes bytes on a connection of their own and reads until the other side has had enough, or for a moment.
+func send(ctx context.Context, address string, b []byte) error {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("the port does not take connections: %w", err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		return err
+	}
+	// The other side may close at any moment; that is its answer.
+	_, _ = c.Write(b)
+	_, _ = io.Copy(io.Discard, c)
+	return nil
+}
+
+// each runs n sends, eight at a time.
+func each(ctx context.Context, n int, one func(i int) error) error {
+	var wait sync.WaitGroup
+	errs := make([]error, 8)
+	for w := range errs {
+		wait.Go(func() {
+			for i := w; i < n && errs[w] == nil && ctx.Err() == nil; i += len(errs) {
+				errs[w] = one(i)
+			}
+		})
+	}
+	wait.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func word(v uint32) []byte { return bigendian.BigEndian.AppendUint32(nil, v) }
+
+// attacks that any port of ours must take. whole is a request the port understands.
+func attacks(r *rand.Rand, whole []byte, strangers ...[]byte) []attack {
+	deep := strings.Repeat(`{"a":[`, 20_000)
+	lengths := [][]byte{word(0), word(0xffffffff), word(0x7fffffff), word(16<<20 + 1), word(1), word(7)}
+	noise := make([][]byte, 64)
+	for i := range noise {
+		noise[i] = make([]byte, 1+r.IntN(4000))
+		for k := range noise[i] {
+			noise[i][k] = byte(r.Uint32())
+		}
+	}
+	list := []attack{
+		{"random bytes", func(ctx context.Context, a string) error {
+			return each(ctx, len(noise), func(i int) error { return send(ctx, a, noise[i]) })
+		}},
+		{"impossible lengths", func(ctx context.Context, a string) error {
+			return each(ctx, 4*len(lengths), func(i int) error {
+				return send(ctx, a, append(slices.Clone(lengths[i%len(lengths)]), "and then something"...))
+			})
+		}},
+		{"a header longer than its frame", func(ctx context.Context, a string) error {
+			return send(ctx, a, slices.Concat(word(100), word(4000), make([]byte, 200)))
+		}},
+		{"an unknown serializer", func(ctx context.Context, a string) error {
+			return send(ctx, a, slices.Concat(word(100), word(7<<24|50), make([]byte, 200)))
+		}},
+		{"deep JSON in the header", func(ctx context.Context, a string) error {
+			return send(ctx, a, slices.Concat(word(uint32(4+len(deep))), word(uint32(len(deep))), []byte(deep)))
+		}},
+		{"deep JSON in the body", func(ctx context.Context, a string) error { return send(ctx, a, frameOf(50001, 1, deep)) }},
+		{"a request cut at each byte", func(ctx context.Context, a string) error {
+			return each(ctx, len(whole), func(i int) error { return send(ctx, a, whole[:i]) })
+		}},
+		{"2,000 slow connections", func(ctx context.Context, a string) error {
+			var conns []net.Conn
+			defer func() {
+				for _, c := range conns {
+					c.Close()
+				}
+			}()
+			for i := range 2000 {
+				c, err := (&net.Dialer{}).DialContext(ctx, "tcp", a)
+				if err != nil {
+					return fmt.Errorf("connection %d: %w", i, err)
+				}
+				conns = append(conns, c)
+			}
+			for k := range 20 { // a byte at a time, of half a request
+				for _, c := range conns {
+					_, _ = c.Write(whole[k : k+1]) // it may have been closed: its right
+				}
+			}
+			return nil
+		}},
+		{"a storm of connections", func(ctx context.Context, a string) error {
+			return each(ctx, 2000, func(int) error {
+				c, err := (&net.Dialer{}).DialContext(ctx, "tcp", a)
+				if err != nil {
+					return err
+				}
+				return c.Close()
+			})
+		}},
+	}
+	for _, s := range strangers {
+		list = append(list, attack{"a flood of a stranger's requests", func(ctx context.Context, a string) error {
+			flood := bytes.Repeat(s, 200)
+			return each(ctx, 64, func(int) error { return send(ctx, a, flood) })
+		}})
+	}
+	return list
+}
+
+// pace is what a good client saw: it appends one entry after the other, with a pause that leaves the machine room.
+func pace(ctx context.Context, c *harness.Client, n int) (p50, p99 time.Duration, err error) {
+	var took []time.Duration
+	for range n {
+		began := time.Now()
+		call, cancel := context.WithTimeout(ctx, 4*time.Second)
+		_, err := c.Append(call, []byte("a good client's entry"))
+		cancel()
+		if err != nil {
+			return 0, 0, err
+		}
+		took = append(took, time.Since(began))
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
+		}
+	}
+	slices.Sort(took)
+	return took[n/2], took[n*99/100], nil
+}
+
+// Whatever comes in at the leader's port: it goes on leading, its good client is served, and its memory stays within 64 MiB of what it was.
+func TestHostileNetworkDisturbsNobody(t *testing.T) {
+	const mib = 1 << 20
+	k := ours(t)
+	g := group(t, k, k, k)
+	g.DefaultTimers()
+	leader := started(t, g)
+	address := fmt.Sprintf("127.0.0.1:%d", leader.Port)
+	c := g.Client()
+	defer c.Close()
+	_, _, err := pace(within(t, limit), c, 300)
+	must(t, err)
+	p50, calm, err := pace(within(t, limit), c, 500)
+	must(t, err)
+	base, _, err := leader.Process().Usage()
+	must(t, err)
+	t.Logf("base: p50 %v, p99 %v, %d MiB", p50, calm, base/mib)
+
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	vote := frameOf(51001, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"ledgerEndIndex":1000000,"ledgerEndTerm":1000000,"code":200}`)
+	push := frameOf(51004, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"type":"TRUNCATE","commitIndex":0,"code":200}`)
+	beat := frameOf(51002, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"code":200}`)
+	whole := frameOf(50001, 1, `{"body":"aGVsbG8=","code":200,"group":"nobody","remoteId":"n0","term":-1}`)
+	for _, a := range attacks(rand.New(rand.NewPCG(seed, 0)), whole, vote, push, beat) {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		ended := make(chan error, 1)
+		go func() { ended <- a.run(ctx, address) }()
+		most := int64(0)
+		var worst time.Duration
+		for done := false; !done; {
+			_, p99, err := pace(ctx, c, 100)
+			if err != nil {
+				t.Fatalf("%s: the good client: %v\n%s", a.name, err, g.Logs())
+			}
+			worst = max(worst, p99)
+			rss, _, err := leader.Process().Usage()
+			must(t, err)
+			most = max(most, rss)
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Errorf("%s: %v", a.name, err)
+				}
+				done = true
+			default:
+			}
+		}
+		cancel()
+		t.Logf("%-35s p99 %8v (%.1f times), memory %+d MiB", a.name, worst.Round(10*time.Microsecond), float64(worst)/float64(calm), (most-base)/mib)
+		if most-base > 64*mib {
+			t.Errorf("%s: %d MiB more than before", a.name, (most-base)/mib)
+		}
+	}
+	if now, err := c.Leader(within(t, limit)); err != nil || now != leader.ID {
+		t.Errorf("%s leads (%v), want %s as before", now, err, leader.ID)
+	}
+	for _, n := range g.Nodes {
+		text, err := os.ReadFile(n.Base() + ".log")
+		must(t, err)
+		if bytes.Contains(text, []byte("panic")) {
+			t.Errorf("%s: %s", n.ID, text)
+		}
+	}
+	_, err = g.Settle(within(t, limit))
+	must(t, err)
+	must(t, g.Stop())
+}
