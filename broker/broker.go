@@ -46,9 +46,14 @@ type Broker struct {
 	polls   polls
 	names   registrar
 	settler settler
+	stats   stats
 	keys    *mq.UniqKeys
 	suffix  string // properties of every message stored here
 	started time.Time
+
+	changed     atomic.Pointer[Config] // cfg with what UPDATE_BROKER_CONFIG has changed; nil = nothing, see conf
+	confChange  sync.Mutex             // held while it is replaced
+	confVersion atomic.Int64           // number of changes
 
 	term     atomic.Int64  // in which this replica serves as leader; 0 = it does not
 	promoted chan struct{} // tells follow that the store is ready to lead
@@ -105,6 +110,7 @@ func (b *Broker) open() (err error) {
 	b.gate.b, b.offsets.b, b.polls.b = b, b, b
 	b.clients.open(b)
 	b.names.open(b)
+	b.stats.open(b.started)
 	if b.meta, err = openMeta(b); err != nil {
 		return err
 	}
@@ -122,6 +128,7 @@ func (b *Broker) open() (err error) {
 	b.task("long polls", func() error { return b.polls.run(b.ctx) })
 	b.task("clients", func() error { return b.clients.run(b.ctx) })
 	b.task("offsets", func() error { return b.offsets.run(b.ctx) })
+	b.task("statistics", func() error { return b.stats.run(b.ctx) })
 	b.task("registration", func() error { return b.names.run(b.ctx) })
 	b.serve()
 	return nil
@@ -182,6 +189,14 @@ func (b *Broker) serve() {
 		b.tasks.Go(func() { _ = b.server.Serve(l) }) // ends with net.ErrClosed, at Close
 	}
 	b.log.Info("broker serves", "address", b.cfg.address(), "cluster", b.cfg.Cluster)
+}
+
+// conf gives the configuration for what may be changed while the broker runs (settable); everything else is in cfg too.
+func (b *Broker) conf() *Config {
+	if c := b.changed.Load(); c != nil {
+		return c
+	}
+	return &b.cfg
 }
 
 // becameReady is called by the store.

@@ -381,7 +381,7 @@ func (b *Broker) checkClientConfig(r *request) {
 		r.ok()
 		return
 	}
-	if !b.cfg.PropertyFilter {
+	if !b.conf().PropertyFilter {
 		r.refuse(mq.SystemError, "The broker does not support consumer to filter message by %s", mq.ExprSQL)
 		return
 	}

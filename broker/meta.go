@@ -242,6 +242,12 @@ func (m *meta) apply(pos int64, msg *mq.Message) error {
 	if err := json.Unmarshal(msg.Body, &rec); err != nil {
 		return fmt.Errorf("metadata at %d: %w", pos, err)
 	}
+	// The queues go first, and again when the record is read once more: the store may have built them anew from messages before it.
+	for _, topic := range rec.NoTopics {
+		if err := m.b.store.DeleteTopic(topic, pos); err != nil {
+			return fmt.Errorf("topic %s: %w", topic, err)
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if pos <= m.state.Pos && rec.Term <= m.state.Term {

@@ -53,7 +53,7 @@ func (b *Broker) pull(r *request) {
 	}
 	p.from, p.msgs, p.bytes = p.offset, min(max(p.msgs, 1), pullMsgsMax), min(max(p.bytes, 1), pullBytesMax)
 
-	if b.cfg.Permission&mq.PermRead == 0 {
+	if b.conf().Permission&mq.PermRead == 0 {
 		p.refuse(1, mq.NoPermission, "the broker["+b.cfg.IP+"] pulling message is forbidden")
 		return
 	}
@@ -91,7 +91,7 @@ func (b *Broker) pull(r *request) {
 			r.refuse(mq.SubscriptionParseFailed, "parse the consumer's subscription failed: %v", s.err)
 			return
 		}
-		if exprType == mq.ExprSQL && !b.cfg.PropertyFilter {
+		if exprType == mq.ExprSQL && !b.conf().PropertyFilter {
 			r.refuse(mq.SystemError, "The broker does not support consumer to filter message by %s", mq.ExprSQL)
 			return
 		}
@@ -103,8 +103,8 @@ func (b *Broker) pull(r *request) {
 		b.commitOffset(p.group, p.key.Topic, p.key.ID, commit)
 	}
 	wait := time.Duration(suspend) * time.Millisecond
-	if !b.cfg.LongPolling {
-		wait = min(wait, b.cfg.ShortPolling)
+	if !b.conf().LongPolling {
+		wait = min(wait, b.conf().ShortPolling)
 	}
 	p.suspends = flag&pullSuspends != 0 && wait > 0
 	p.due = time.Now().Add(min(wait, suspendMax))
@@ -217,6 +217,7 @@ func (p *pull) wait(hold bool, again time.Duration, got *msgstore.GetResult) {
 		p.answer(mq.PullRetryImmediately, got)
 		return
 	}
+	p.r.b.stats.missed.Add(1)
 	p.answer(mq.PullNotFound, got)
 }
 
@@ -243,4 +244,6 @@ func (p *pull) answer(code int32, got *msgstore.GetResult) {
 }
 
 // consumed counts what was given out.
-func (b *Broker) consumed(p *pull, got *msgstore.GetResult) {}
+func (b *Broker) consumed(p *pull, got *msgstore.GetResult) {
+	b.stats.get(b.cfg.Cluster, p.key.Topic, p.group, len(got.Messages), got.Size)
+}

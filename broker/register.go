@@ -101,8 +101,8 @@ func (n *registrar) register(only []mq.TopicConfig, timeout time.Duration) (fail
 		}
 	}
 	for name, t := range table {
-		if t.Perm&n.b.cfg.Permission != t.Perm { // a broker that may not be written to has no topic that may
-			t.Perm &= n.b.cfg.Permission | mq.PermInherit
+		if t.Perm&n.b.conf().Permission != t.Perm { // a broker that may not be written to has no topic that may
+			t.Perm &= n.b.conf().Permission | mq.PermInherit
 			table[name] = t
 		}
 	}

@@ -57,8 +57,8 @@ func (b *Broker) send(r *request) {
 		return
 	}
 	b.clients.produces(r, h.group, "")
-	if wait := time.Until(b.cfg.AcceptSendsFrom); wait > 0 {
-		r.sendFailed(mq.SystemError, "broker unable to service, until "+b.cfg.AcceptSendsFrom.Format(time.RFC3339))
+	if wait := time.Until(b.conf().AcceptSendsFrom); wait > 0 {
+		r.sendFailed(mq.SystemError, "broker unable to service, until "+b.conf().AcceptSendsFrom.Format(time.RFC3339))
 		return
 	}
 	if err := mq.CheckTopic(h.topic); err != nil && !strings.HasPrefix(h.topic, mq.RetryPrefix) {
@@ -77,7 +77,7 @@ func (b *Broker) send(r *request) {
 // sendTo goes on with a send whose topic is there.
 func (b *Broker) sendTo(r *request, h *sendHeader, t mq.TopicConfig) {
 	switch {
-	case b.cfg.Permission&mq.PermWrite == 0:
+	case b.conf().Permission&mq.PermWrite == 0:
 		r.sendFailed(mq.NoPermission, "the broker["+b.cfg.IP+"] sending message is forbidden")
 		return
 	case t.Perm&mq.PermWrite == 0:
@@ -89,8 +89,8 @@ func (b *Broker) sendTo(r *request, h *sendHeader, t mq.TopicConfig) {
 	case len(r.body()) == 0:
 		r.sendFailed(mq.MessageIllegal, "the message is illegal, the body is empty")
 		return
-	case len(r.body()) > b.cfg.MessageSizeMax:
-		r.sendFailed(mq.MessageIllegal, "the message is illegal, the body of "+mq.Itoa(len(r.body()))+" bytes exceeds "+mq.Itoa(b.cfg.MessageSizeMax))
+	case len(r.body()) > b.conf().MessageSizeMax:
+		r.sendFailed(mq.MessageIllegal, "the message is illegal, the body of "+mq.Itoa(len(r.body()))+" bytes exceeds "+mq.Itoa(b.conf().MessageSizeMax))
 		return
 	case len(h.properties) > mq.PropertiesMax-len(b.suffix)-uniqRoom:
 		r.sendFailed(mq.MessageIllegal, "the message is illegal, properties of "+mq.Itoa(len(h.properties))+" bytes exceed "+mq.Itoa(mq.PropertiesMax-len(b.suffix)-uniqRoom))
@@ -231,9 +231,11 @@ func (b *Broker) put(r *request, msgs []*mq.Message, uniq string) {
 }
 
 func (b *Broker) putNow(r *request, msgs []*mq.Message, uniq string) {
+	from := time.Now()
 	b.store.Put(msgs, func(res msgstore.PutResult) {
 		switch {
 		case res.Status == msgstore.PutOK:
+			b.stats.put(b.cfg.Cluster, msgs, time.Since(from))
 			r.sent(msgs[0].QueueID, res.QueueOffset, b.ids(res.Pos), uniq)
 		case res.Status == msgstore.ServiceNotAvailable:
 			b.gate.retry(r, errorText(res.Err, "not taken"))
@@ -241,6 +243,7 @@ func (b *Broker) putNow(r *request, msgs []*mq.Message, uniq string) {
 			r.settle = true
 			b.gate.retry(r, res.Err.Error())
 		default:
+			b.stats.putsFailed.Add(1)
 			r.sendFailed(res.Status.Code(), res.Status.String()+": "+errorText(res.Err, ""))
 		}
 	})

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime/debug"
 	"time"
@@ -59,6 +60,7 @@ func table() map[int32]route {
 
 		mq.CodeCreateTopic: {atLeader, true, (*Broker).createTopic},
 	}
+	maps.Copy(t, adminRoutes())
 	return t
 }
 

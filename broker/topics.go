@@ -77,7 +77,7 @@ func (b *Broker) topicForSend(r *request, name, template string, queues int32, l
 		t = mq.NewTopicConfig(name, 1, mq.PermRead|mq.PermWrite)
 	} else {
 		like, ok := b.meta.topicConfig(template)
-		if !ok || like.Perm&mq.PermInherit == 0 || template == mq.TopicDefault && !b.cfg.AutoCreateTopic {
+		if !ok || like.Perm&mq.PermInherit == 0 || template == mq.TopicDefault && !b.conf().AutoCreateTopic {
 			r.refuse(mq.TopicNotExist, "topic[%s] not exist, apply first please!", name)
 			return nil
 		}
@@ -115,7 +115,7 @@ func (b *Broker) ensureGroup(name string, done func(error)) {
 	retry := mq.RetryTopic(name)
 	config, known := b.meta.groupConfig(name)
 	if !known {
-		if !b.cfg.AutoCreateGroup {
+		if !b.conf().AutoCreateGroup {
 			done(fmt.Errorf("%w: subscription group [%s] does not exist", errNoGroup, name))
 			return
 		}

@@ -70,7 +70,7 @@ func (b *Broker) sendBack(r *request) {
 	case !ok:
 		r.refuse(mq.GroupNotExist, "subscription group not exist, %s", group)
 		return
-	case b.cfg.Permission&mq.PermWrite == 0:
+	case b.conf().Permission&mq.PermWrite == 0:
 		r.refuse(mq.NoPermission, "the broker[%s] sending message is forbidden", b.cfg.IP)
 		return
 	case config.RetryQueueNums <= 0:
@@ -119,6 +119,7 @@ func (b *Broker) sendBack(r *request) {
 		b.store.Put([]*mq.Message{m}, func(res msgstore.PutResult) {
 			switch res.Status {
 			case msgstore.PutOK:
+				b.stats.add(statKey{statSendBack, m.Prop(mq.PropRetryTopic), group}, 1)
 				r.ok()
 			case msgstore.ServiceNotAvailable:
 				b.gate.retry(r, errorText(res.Err, "not taken"))

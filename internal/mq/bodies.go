@@ -88,6 +88,8 @@ type GroupRetryPolicy struct {
 	Type string `json:"type"`
 }
 
+func (g *SubscriptionGroupConfig) defaults() { *g = DefaultGroup("") }
+
 // DefaultGroup gives a group with the original's defaults: unmarshal into it, since absent fields then keep them.
 func DefaultGroup(name string) SubscriptionGroupConfig {
 	return SubscriptionGroupConfig{

@@ -170,6 +170,22 @@ func TestDefaultGroupIsTheOriginals(t *testing.T) {
 	}
 }
 
+func TestGroupsInTablesHaveTheirDefaults(t *testing.T) {
+	var w SubscriptionGroupTable
+	var l SubscriptionGroupList
+	if err := Unmarshal([]byte(`{"subscriptionGroupTable":{"g":{"groupName":"g","retryMaxTimes":3}}}`), &w); err != nil {
+		t.Fatal(err)
+	}
+	if err := Unmarshal([]byte(`{"groupConfigList":[{"groupName":"g","retryMaxTimes":3}]}`), &l); err != nil {
+		t.Fatal(err)
+	}
+	want := DefaultGroup("g")
+	want.RetryMaxTimes = 3
+	if !reflect.DeepEqual(w.Groups["g"], want) || !reflect.DeepEqual(l.Groups, []SubscriptionGroupConfig{want}) {
+		t.Errorf("got  %+v\nand  %+v\nwant %+v", w.Groups["g"], l.Groups, want)
+	}
+}
+
 func TestRegistrationsAreThoseOfTheOriginal(t *testing.T) {
 	var crc struct {
 		Plain      int32 `json:"registerBrokerBody_plainCrc32"`

@@ -34,7 +34,8 @@ var ErrJSON = errors.New("malformed JSON")
 //  4. numbers and booleans as strings and the other way round, enumerations by their ordinal, names of fields in another case;
 //  5. null for everything: it leaves the field as it is.
 //
-// Fields that v does not have are skipped. v is a pointer to a struct, map or slice.
+// Fields that v does not have are skipped, those that the body does not have stay as they are in v; in a table of groups they have
+// their defaults. v is a pointer to a struct, map or slice.
 func Unmarshal(b []byte, v any) error {
 	p := jsonParser{in: b}
 	root, err := p.document()
@@ -344,6 +345,15 @@ func (r *jsonReader) follow(v *jsonValue) (*jsonValue, error) {
 	return v, nil
 }
 
+// defaults is implemented by elements of tables whose absent fields are not zero.
+type defaults interface{ defaults() }
+
+func setDefaults(v reflect.Value) {
+	if d, ok := v.Addr().Interface().(defaults); ok {
+		d.defaults()
+	}
+}
+
 // ordinals is implemented by enumerations: the names in the original's order.
 type ordinals interface{ ordinals() []string }
 
@@ -405,6 +415,7 @@ func (r *jsonReader) read(v *jsonValue, to reflect.Value, depth int) error {
 		}
 		s := reflect.MakeSlice(to.Type(), len(v.items), len(v.items))
 		for i := range v.items {
+			setDefaults(s.Index(i))
 			if err := r.read(&v.items[i], s.Index(i), depth+1); err != nil {
 				return err
 			}
@@ -443,6 +454,7 @@ func (r *jsonReader) readMap(v *jsonValue, to reflect.Value, depth int) error {
 	m := reflect.MakeMapWithSize(to.Type(), len(v.items))
 	for i := range v.items {
 		key, item := reflect.New(to.Type().Key()).Elem(), reflect.New(to.Type().Elem()).Elem()
+		setDefaults(item)
 		k := &v.keys[i]
 		if k.kind == jsonString && key.Kind() == reflect.Struct { // the object once more as a string
 			inner := jsonParser{in: []byte(k.text)}
