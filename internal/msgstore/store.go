@@ -181,6 +181,7 @@ type Store struct {
 
 	watchMu sync.Mutex
 	watch   chan struct{} // closed at the next promotion; nil while nobody waits
+	reach   chan struct{} // closed when more is dispatched; nil while nobody waits
 
 	stats counters
 }
@@ -421,7 +422,8 @@ func (s *Store) dispatchSome() (more bool, err error) {
 		}
 		s.unchecked = false
 	}
-	next, err := s.log.Committed(s.at.next, func(e dledger.Entry) bool {
+	before := s.at.next
+	next, err := s.log.Committed(before, func(e dledger.Entry) bool {
 		s.failed = s.dispatch(e)
 		return s.failed == nil
 	})
@@ -438,9 +440,39 @@ func (s *Store) dispatchSome() (more bool, err error) {
 	case s.failed != nil:
 		return false, s.failed
 	}
-	more = next > s.at.next
+	more = next > before
 	s.at.next = next
+	if more {
+		s.watchMu.Lock()
+		if s.reach != nil {
+			close(s.reach)
+			s.reach = nil
+		}
+		s.watchMu.Unlock()
+	}
 	return more, nil
+}
+
+// WaitDispatched waits until the message at physical offset pos, if it is committed, is in its queue. Errors: ctx's, and ErrClosed.
+func (s *Store) WaitDispatched(ctx context.Context, pos int64) error {
+	for {
+		s.watchMu.Lock()
+		if s.reach == nil {
+			s.reach = make(chan struct{})
+		}
+		more := s.reach
+		s.watchMu.Unlock()
+		if s.stats.to.Load() > pos {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-s.stopped:
+			return ErrClosed
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // dispatch enters one committed entry into queue and index.

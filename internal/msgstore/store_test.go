@@ -858,3 +858,33 @@ func TestPutOfAFormerLeadershipIsRefused(t *testing.T) {
 		t.Errorf("offset %d, want 3", p.QueueOffset)
 	}
 }
+
+// TestBacklogIsDispatchedWithoutNewEntries: much is committed when the store is opened, and nothing comes.
+func TestBacklogIsDispatchedWithoutNewEntries(t *testing.T) {
+	r := newRig(t)
+	r.lead()
+	r.fill("T", 0, 1000)
+	r.halt()
+	r.start()
+	end, err := r.log.CommittedEnd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := r.s.WaitDispatched(ctx, end-1); err != nil {
+		t.Fatal(err)
+	}
+	r.check()
+	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := r.s.WaitDispatched(ctx, end); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("what is not there is dispatched: %v", err)
+	}
+	waited := make(chan error, 1)
+	go func() { waited <- r.s.WaitDispatched(t.Context(), end) }()
+	r.log.lead(true)
+	if err := <-waited; err != nil { // the leader's record
+		t.Error(err)
+	}
+}
