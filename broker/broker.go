@@ -47,6 +47,12 @@ type Broker struct {
 	names   registrar
 	settler settler
 	stats   stats
+	alarms  alarms
+	levels  []time.Duration // of delayed messages
+
+	timersWaiting atomic.Int64
+	transactions  transactions
+
 	keys    *mq.UniqKeys
 	suffix  string // properties of every message stored here
 	started time.Time
@@ -83,7 +89,11 @@ func Open(cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
+	if b.levels, err = parseDelayLevels(cfg.DelayLevels); err != nil {
+		return nil, err
+	}
 	b.suffix = suffixOf(&b.cfg)
+	b.alarms, b.transactions.b = newAlarms(), b
 	b.polls.wake = make(chan struct{}, 1)
 	b.promoted = make(chan struct{}, 1)
 	b.host = netip.AddrPortFrom(ip, uint16(cfg.Port))
@@ -115,7 +125,7 @@ func (b *Broker) open() (err error) {
 		return err
 	}
 	b.store, err = msgstore.Open(msgstore.Config{Ledger: b.ledger, Dir: b.cfg.Log.Dir, StoreHost: b.host, MetaTopic: b.meta.topic,
-		MetaFrom: b.meta.state.Pos, Meta: b.meta.apply, LeaderRecord: b.meta.leaderMessage, Arrived: b.polls.arrived, Promoted: b.becameReady,
+		MetaFrom: b.meta.state.Pos, Meta: b.meta.apply, LeaderRecord: b.meta.leaderMessage, Arrived: b.arrived, Promoted: b.becameReady, DelayLevels: b.levels,
 		Logger: b.log, FS: b.cfg.Log.FS})
 	if err != nil {
 		return err

@@ -277,6 +277,9 @@ func (c *clients) beat(r *request, clientID string, d *mq.ConsumerData) (changed
 
 // produces notes that a client produces for a group; id is "" when it has only sent a message so far.
 func (c *clients) produces(r *request, group, id string) {
+	if r.passed { // by the replica that the client is connected to
+		return
+	}
 	c.mu.RLock()
 	m := c.producers[group][r.session]
 	fresh := m != nil && id == ""
@@ -390,4 +393,15 @@ func (b *Broker) checkClientConfig(r *request) {
 		return
 	}
 	r.ok()
+}
+
+// producersOf gives the connections of a group's producers.
+func (c *clients) producersOf(group string) []*remoting.Conn {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var conns []*remoting.Conn
+	for s := range c.producers[group] {
+		conns = append(conns, s.conn)
+	}
+	return conns
 }

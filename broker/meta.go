@@ -277,6 +277,19 @@ func (m *meta) addressOf(id string) string {
 	return m.state.Replicas[id]
 }
 
+// others gives the addresses of the other replicas, as far as they have led.
+func (m *meta) others() []string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	var all []string
+	for id, address := range m.state.Replicas {
+		if id != m.b.cfg.Log.ID {
+			all = append(all, address)
+		}
+	}
+	return all
+}
+
 // fullDue tells whether the log has gone on to another data file since the last full copy.
 func (m *meta) fullDue() bool {
 	m.mu.RLock()

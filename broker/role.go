@@ -79,7 +79,11 @@ func (b *Broker) lead(ctx context.Context, term dledger.Term) (resign func()) {
 var services = []struct {
 	name string
 	run  func(b *Broker, ctx context.Context, term dledger.Term) error
-}{}
+}{
+	{"delayed messages", (*Broker).delayed},
+	{"timer messages", (*Broker).timed},
+	{"transactions", (*Broker).transacted},
+}
 
 // handOver gives leadership to another replica, if one is fit for it, so that nobody has to miss this one first.
 func (b *Broker) handOver(ctx context.Context) {

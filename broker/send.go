@@ -278,8 +278,3 @@ func (r *request) sent(queue int32, offset int64, ids, uniq string) {
 func (r *request) sendFailed(code int32, remark string) {
 	r.answer(code, remark, map[string]string{mq.PropMsgRegion: r.b.cfg.RegionID, mq.PropTraceOn: boolText(r.b.cfg.TraceOn)})
 }
-
-// divert changes a message that must not reach its queue now into the one that is stored in its place; mq.Success: go on.
-func (b *Broker) divert(m *mq.Message) (code int32, remark string) {
-	return mq.Success, ""
-}

@@ -58,6 +58,9 @@ func table() map[int32]route {
 		mq.CodeQueryMessage: {anywhere, true, (*Broker).queryMessage},
 		mq.CodeViewMessage:  {anywhere, true, (*Broker).viewMessage},
 
+		mq.CodeEndTransaction:   {atLeader, true, (*Broker).endTransaction},
+		mq.CodeCheckTransaction: {anywhere, false, (*Broker).relayCheck},
+
 		mq.CodeCreateTopic: {atLeader, true, (*Broker).createTopic},
 	}
 	maps.Copy(t, adminRoutes())

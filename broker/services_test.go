@@ -1,0 +1,324 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"dledger/internal/mq"
+)
+
+// allOf reads a topic's queues to their ends: for each body how often it is there, and when the first one was stored.
+func (cl *client) allOf(id, topic string, queues int) (count map[string]int, stored map[string]time.Time) {
+	cl.c.T.Helper()
+	count, stored = map[string]int{}, map[string]time.Time{}
+	for q := range queues {
+		for at := int64(0); ; {
+			f := cl.call(id, mq.CodePull, pullExt("g", topic, q, at, 0), nil)
+			if f.Code != mq.Success {
+				break
+			}
+			next, err := strconv.ParseInt(f.Ext["nextBeginOffset"], 10, 64)
+			if err != nil {
+				cl.c.T.Fatal(err)
+			}
+			for b := f.Body; len(b) > 0; {
+				m, n, err := mq.ParseStored(b)
+				if err != nil {
+					cl.c.T.Fatal(err)
+				}
+				if count[string(m.Body)]++; count[string(m.Body)] == 1 {
+					stored[string(m.Body)] = time.UnixMilli(m.StoreTime)
+				}
+				b = b[n:]
+			}
+			at = next
+		}
+	}
+	return count, stored
+}
+
+// upset changes the leader: in turn it is handed over, killed and started again, and cut off for a while.
+func (c *cluster) upset(n int) {
+	c.T.Helper()
+	l := c.leader()
+	switch n % 3 {
+	case 0:
+		ctx, cancel := context.WithTimeout(c.T.Context(), 5*time.Second)
+		defer cancel()
+		if err := c.Member(l).TransferLeadership(ctx, c.follower()); err != nil {
+			c.T.Logf("not handed over: %v", err)
+		}
+	case 1:
+		c.kill(l)
+		c.leader()
+		c.start(l)
+	case 2:
+		c.Partition([]string{l})
+		time.Sleep(2 * time.Second)
+		c.Heal()
+	}
+	c.leader()
+}
+
+// TestDelayedMessagesComeOnceAndInTime, while leaders change: those with a level and those with a time.
+func TestDelayedMessagesComeOnceAndInTime(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		p.must(c.leader(), mq.CodeSend, sendExt("t", 0), []byte("now"))
+		delays := map[string]time.Duration{"DELAY\x011": time.Second, "DELAY\x012": 5 * time.Second, "DELAY\x013": 10 * time.Second, "DELAY\x014": 30 * time.Second,
+			"TIMER_DELAY_MS\x011500": 1500 * time.Millisecond, "TIMER_DELAY_SEC\x0112": 12 * time.Second}
+		due := map[string]time.Time{"now": time.Now()}
+		n := 0
+		send := func() {
+			for prop, d := range delays {
+				body := fmt.Sprintf("%d after %v", n, d)
+				f := p.call(c.leader(), mq.CodeSend, sendExt("t", n%4, "properties", prop+"\x02UNIQ_KEY\x01"+fmt.Sprint("U", n)+"\x02"), []byte(body))
+				if f.Code != mq.Success {
+					c.T.Fatalf("code %d, %s", f.Code, f.Remark)
+				}
+				due[body] = time.Now().Add(d)
+				n++
+			}
+			at := time.Now().Add(7300 * time.Millisecond)
+			body := fmt.Sprintf("%d at a time", n)
+			p.must(c.leader(), mq.CodeSend, sendExt("t", n%4, "properties", "TIMER_DELIVER_MS\x01"+fmt.Sprint(at.UnixMilli())+"\x02"), []byte(body))
+			due[body] = at
+			n++
+		}
+		for i := range 9 {
+			for range 20 {
+				send()
+				time.Sleep(100 * time.Millisecond)
+			}
+			c.upset(i)
+		}
+		time.Sleep(40 * time.Second)
+		for _, id := range c.IDs() {
+			count, stored := p.allOf(id, "t", 4)
+			if len(count) != len(due) {
+				c.T.Errorf("%s: %d messages, want %d", id, len(count), len(due))
+			}
+			for body, at := range due {
+				if late := stored[body].Sub(at); count[body] != 1 || body != "now" && (late < -1100*time.Millisecond || late > 5*time.Second) {
+					c.T.Errorf("%s: %q came %d times, first %v after it was due", id, body, count[body], late)
+				}
+			}
+		}
+		early := 0
+		_, stored := p.allOf(c.leader(), "t", 4)
+		for body, at := range due {
+			if strings.Contains(body, "after") && stored[body].Before(at.Add(-20*time.Millisecond)) {
+				early++
+				c.T.Logf("%q %v early", body, at.Sub(stored[body]))
+			}
+		}
+		if early > 0 {
+			c.T.Errorf("%d came before they were due", early)
+		}
+	})
+}
+
+func TestTimerMessagesAreTakenBackAndRefused(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		at := time.Now().Add(time.Minute).UnixMilli()
+		p.must(n, mq.CodeSend, sendExt("t", 0, "properties", fmt.Sprintf("TIMER_DELIVER_MS\x01%d\x02UNIQ_KEY\x01A\x02", at)), []byte("taken back"))
+		p.must(n, mq.CodeSend, sendExt("t", 0, "properties", fmt.Sprintf("TIMER_DELIVER_MS\x01%d\x02UNIQ_KEY\x01B\x02", at)), []byte("kept"))
+		p.must(n, mq.CodeSend, sendExt("t", 0, "properties", fmt.Sprintf("TIMER_DELIVER_MS\x01%d\x02UNIQ_KEY\x01C\x02TIMER_DEL_UNIQKEY\x01t_A\x02", at)), []byte("take back"))
+		p.must(n, mq.CodeSend, sendExt("t", 0, "properties", "TIMER_DELIVER_MS\x0112345\x02UNIQ_KEY\x01D\x02"), []byte("past"))
+		for _, prop := range []string{"TIMER_DELAY_SEC\x01x", "TIMER_DELAY_SEC\x01300000", "TIMER_DELIVER_MS\x0112345\x02TIMER_DEL_UNIQKEY\x01t_A"} {
+			if f := p.call(n, mq.CodeSend, sendExt("t", 0, "properties", prop+"\x02"), []byte("x")); f.Code != mq.MessageIllegal || !strings.Contains(f.Remark, "timer message illegal") {
+				c.T.Errorf("%q: code %d, %s", prop, f.Code, f.Remark)
+			}
+		}
+		if count, _ := p.allOf(n, "t", 1); !maps.Equal(count, map[string]int{"past": 1}) {
+			c.T.Errorf("at once: %v", count)
+		}
+		time.Sleep(65 * time.Second)
+		if count, _ := p.allOf(n, "t", 1); !maps.Equal(count, map[string]int{"past": 1, "kept": 1}) {
+			c.T.Errorf("in the end: %v", count)
+		}
+	})
+}
+
+// TestLongTimerIsStoredAgain, so that retention does not take it, and comes once.
+func TestLongTimerIsStoredAgain(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		p.must(n, mq.CodeSend, sendExt("t", 0, "properties", "TIMER_DELAY_SEC\x0118000\x02"), []byte("in five hours"))
+		time.Sleep(4*time.Hour + 59*time.Minute)
+		p = c.client("10.1.0.2") // the connection was idle for too long
+		if count, _ := p.allOf(n, "t", 1); len(count) > 0 {
+			c.T.Errorf("too early: %v", count)
+		}
+		if b := c.brokers[n].store.Bounds(mq.TopicTimer, 0); b.Max != 3 {
+			c.T.Errorf("stored %d times among the timers, want 3", b.Max)
+		}
+		time.Sleep(2 * time.Minute)
+		p = c.client("10.1.0.3")
+		if count, _ := p.allOf(n, "t", 1); !maps.Equal(count, map[string]int{"in five hours": 1}) {
+			c.T.Errorf("came: %v", count)
+		}
+	})
+}
+
+// TestTransactionsComeOutExactlySo: of 1,000 half are committed, a quarter is rolled back, a quarter is left open and committed or rolled back when the broker
+// asks; some are ended twice. Leaders change meanwhile.
+func TestTransactionsComeOutExactlySo(t *testing.T) {
+	inCluster(t, 3, func(cfg *Config) { cfg.TransactionEvery, cfg.TransactionTimeout = 5*time.Second, 2*time.Second }, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		p.must(c.leader(), mq.CodeSend, sendExt("t", 0), []byte("first"))
+		want := map[string]int{"first": 1}
+		commit := map[string]bool{} // of those that are asked about, by unique key
+		end := func(id string, ext_ map[string]string) { p.call(id, mq.CodeEndTransaction, ext_, nil) }
+		for i := range 1000 {
+			if i%125 == 100 {
+				c.upset(i / 125)
+			}
+			id, uniq, body := c.leader(), fmt.Sprint("U", i), fmt.Sprint("m", i)
+			if i%5 == 0 {
+				id = c.IDs()[i/5%3] // any replica does
+			}
+			f := p.must(id, mq.CodeSend, sendExt("t", i%4, "sysFlag", mq.SysPrepared, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01"+uniq+"\x02"), []byte(body))
+			_, pos, err := mq.ParseMsgID(f.Ext["msgId"])
+			if err != nil || f.Ext["transactionId"] != uniq {
+				c.T.Fatal(f.Ext, err)
+			}
+			e := func(what int64) map[string]string {
+				return ext("producerGroup", "p", "tranStateTableOffset", f.Ext["queueOffset"], "commitLogOffset", pos, "commitOrRollback", what, "fromTransactionCheck", "false", "msgId", uniq, "transactionId", uniq)
+			}
+			switch i % 4 {
+			case 0, 1:
+				want[body]++
+				end(id, e(endCommit))
+			case 2:
+				end(id, e(endRollback))
+			case 3:
+				commit[uniq] = i%8 == 3
+				if i%8 == 3 {
+					want[body]++
+				}
+				end(id, e(endUnknown))
+			}
+			if i%7 == 0 && i%4 < 3 {
+				end(id, e(map[int]int64{0: endCommit, 1: endCommit, 2: endRollback}[i%4]))
+			}
+		}
+		// The producer answers what it is asked. It is connected to all replicas, but says so to the leader alone.
+		answered := 0
+		for range 40 {
+			l := c.leader()
+			p.must(l, mq.CodeHeartbeat, nil, []byte(`{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[]}`))
+			time.Sleep(time.Second)
+			p.mu.Lock()
+			asked := slices.Clone(p.requests)
+			p.requests = nil
+			p.mu.Unlock()
+			for _, f := range asked {
+				if f.Code != mq.CodeCheckTransaction {
+					continue
+				}
+				m, _, err := mq.ParseStored(f.Body)
+				if err != nil || m.Topic != "t" || m.Prop(mq.PropUniqKey) != f.Ext["msgId"] || m.QueueID != int32(mustInt(f.Ext["msgId"][1:])%4) {
+					c.T.Fatalf("asked with %v and %+v, %v", f.Ext, m, err)
+				}
+				what := endRollback
+				if commit[f.Ext["msgId"]] {
+					what = endCommit
+				}
+				answered++
+				end(l, ext("producerGroup", "p", "tranStateTableOffset", f.Ext["tranStateTableOffset"], "commitLogOffset", f.Ext["commitLogOffset"], "commitOrRollback", what,
+					"fromTransactionCheck", "true", "msgId", f.Ext["msgId"], "transactionId", f.Ext["transactionId"]))
+			}
+		}
+		if answered < len(commit) {
+			c.T.Errorf("asked %d times, %d are open", answered, len(commit))
+		}
+		time.Sleep(time.Second)
+		for _, id := range c.IDs() {
+			got, _ := p.allOf(id, "t", 4)
+			for body, n := range want {
+				if got[body] != n {
+					c.T.Errorf("%s: %s is there %d times, want %d", id, body, got[body], n)
+				}
+			}
+			for body, n := range got {
+				if want[body] == 0 {
+					c.T.Errorf("%s: %s is there %d times, want none", id, body, n)
+				}
+			}
+		}
+		tx := &c.brokers[c.leader()].transactions
+		tx.mu.Lock()
+		defer tx.mu.Unlock()
+		if len(tx.halves) != 0 || tx.low != 1000 {
+			c.T.Errorf("%d are open, all below %d done", len(tx.halves), tx.low)
+		}
+	})
+}
+
+func mustInt(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// TestUndecidedTransactionIsGivenUp after it was asked about often enough.
+func TestUndecidedTransactionIsGivenUp(t *testing.T) {
+	inCluster(t, 1, func(cfg *Config) { cfg.TransactionEvery, cfg.TransactionChecks = time.Second, 3 }, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		p.must(n, mq.CodeHeartbeat, nil, []byte(`{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[]}`))
+		f := p.must(n, mq.CodeSend, sendExt("t", 0, "bornTimestamp", 1, "sysFlag", mq.SysPrepared, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x014\x02"), []byte("x"))
+		_, pos, err := mq.ParseMsgID(f.Ext["msgId"])
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		for name, k := range map[string]struct {
+			fields map[string]string
+			code   int32
+		}{
+			"another group":   {ext("producerGroup", "q", "tranStateTableOffset", 0, "commitLogOffset", pos, "commitOrRollback", 8, "msgId", ""), mq.SystemError},
+			"another offset":  {ext("producerGroup", "p", "tranStateTableOffset", 1, "commitLogOffset", pos, "commitOrRollback", 8, "msgId", ""), mq.SystemError},
+			"no such message": {ext("producerGroup", "p", "tranStateTableOffset", 0, "commitLogOffset", pos+1, "commitOrRollback", 8, "msgId", ""), mq.SystemError},
+			"too late":        {ext("producerGroup", "p", "tranStateTableOffset", 0, "commitLogOffset", pos, "commitOrRollback", 8, "msgId", ""), mq.IllegalOperation}, // born in 1970
+			"a field missing": {ext("producerGroup", "p"), mq.SystemError},
+		} {
+			if f := p.call(n, mq.CodeEndTransaction, k.fields, nil); f.Code != k.code {
+				c.T.Errorf("%s: code %d, %s; want %d", name, f.Code, f.Remark, k.code)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		if got := p.got(mq.CodeCheckTransaction); got != 3 {
+			c.T.Errorf("asked %d times, want 3", got)
+		}
+		if b := c.brokers[n].store.Bounds(mq.TopicTransCheckMax, 0); b.Max != 1 {
+			c.T.Errorf("%d are given up, want 1", b.Max)
+		}
+	})
+}
+
+// TestProducerOfAnotherReplicaIsAsked: the one that is connected to a replica which led before.
+func TestProducerOfAnotherReplicaIsAsked(t *testing.T) {
+	inCluster(t, 3, func(cfg *Config) { cfg.TransactionEvery, cfg.TransactionTimeout = 2*time.Second, time.Second }, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		old := c.leader()
+		p.must(old, mq.CodeHeartbeat, nil, []byte(`{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[]}`))
+		if err := c.Member(old).TransferLeadership(c.T.Context(), c.follower()); err != nil {
+			c.T.Fatal(err)
+		}
+		c.Wait("another leader", func() bool { return c.leader() != old })
+		p.must(old, mq.CodeSend, sendExt("t", 0, "sysFlag", mq.SysPrepared, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02"), []byte("x"))
+		c.Wait("a question", func() bool { return p.got(mq.CodeCheckTransaction) > 0 })
+	})
+}

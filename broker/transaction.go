@@ -1,0 +1,501 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"dledger"
+	"dledger/internal/mq"
+	"dledger/internal/msgstore"
+	"dledger/internal/remoting"
+)
+
+// Compatibility: END_TRANSACTION (37), and towards producers CHECK_TRANSACTION_STATE (39).
+//
+// A message of a transaction (property TRAN_MSG; TransactionalMessageBridge in the Java original) is stored as a half message in the topic
+// RMQ_SYS_TRANS_HALF_TOPIC. A commit stores the real message, with the half's offset as its prepared offset, and beside it, as for a rollback, a mark in
+// RMQ_SYS_TRANS_OP_HALF_TOPIC whose body is the half's queue offset. Marks are written with the message, not seconds later in bundles; bundles
+// of the original are read. Halves without a mark are asked about, again and again up to TransactionChecks; the original stores a half
+// anew for each question, here the question names the half itself.
+
+// half is a transaction that is open.
+type half struct {
+	offset int64 // in the queue of halves
+	pos    int64 // physical offset
+	stored int64 // ms
+	busy   bool  // its end is being stored
+	checks int
+}
+
+// transactions knows the open ones while this replica leads (TransactionalMessageServiceImpl in the Java original).
+//
+//  1. halves below low are done; of those from low to read, the open ones are in halves;
+//  2. a half is ended by whom has made it busy, once.
+type transactions struct {
+	b *Broker
+
+	mu     sync.Mutex
+	ready  chan struct{} // closed once what former leaders left is known; nil while another replica leads
+	low    int64
+	read   int64 // of the queue of halves
+	marks  int64 // of the queue of marks
+	halves map[int64]*half
+	done   map[int64]int64 // halves from low on whose mark is known, and the offset of the mark
+	saved  progress
+}
+
+// transactionProgress is what stands in the log of it: all halves below Half are done, and the marks of all others lie at Mark or behind.
+type transactionProgress struct {
+	Half int64 `json:"half"`
+	Mark int64 `json:"mark"`
+}
+
+// isHalf tells messages of a transaction from others, and from those of one that are consumed again later.
+func isHalf(m *mq.Message) bool {
+	return mq.ParseBool(m.Prop(mq.PropTranMsg)) && !(m.ReconsumeTimes > 0 && mq.PropHas(m.Properties, mq.PropDelay))
+}
+
+// divert changes a message that must not reach its queue now into the one that is stored in its place; mq.Success: go on.
+func (b *Broker) divert(m *mq.Message) (code int32, remark string) {
+	if isHalf(m) {
+		if b.cfg.RejectTransaction {
+			return mq.NoPermission, "the broker[" + b.cfg.IP + "] sending transaction message is forbidden"
+		}
+		standAside(m, mq.TopicHalf, 0)
+		m.SetProp(mq.PropTransactionID, m.Prop(mq.PropUniqKey))
+		m.SysFlag &^= mq.SysTransaction
+		return mq.Success, ""
+	}
+	if b.divertLevel(m) {
+		return mq.Success, ""
+	}
+	return b.divertTimer(m)
+}
+
+// committed is the real message of a half.
+func committed(m *mq.Message) (*mq.Message, bool) {
+	real, ok := restored(m)
+	if !ok {
+		return nil, false
+	}
+	real.SysFlag = m.SysFlag&^mq.SysTransaction | mq.SysCommit
+	real.DelProp(mq.PropRealTopic, mq.PropRealQueueID, mq.PropTranMsg)
+	return real, true
+}
+
+// mark is what says that a half is done.
+func (b *Broker) mark(m *mq.Message) *mq.Message {
+	now := milliseconds(time.Now())
+	return &mq.Message{Topic: mq.TopicOpHalf, QueueID: m.QueueID, Body: strconv.AppendInt(nil, m.QueueOffset, 10), BornTime: now, BornHost: b.host,
+		PreparedOffset: m.PhysicalOffset, Properties: mq.PropSet("", mq.PropTags, "d")}
+}
+
+// Values of the field commitOrRollback.
+const (
+	endUnknown  = 0
+	endCommit   = int64(mq.SysCommit)
+	endRollback = int64(mq.SysRollback)
+)
+
+// endTransaction commits a half message or takes it back.
+func (b *Broker) endTransaction(r *request) {
+	f := r.fields()
+	group, offset, pos := f.Str("producerGroup"), f.Int64("tranStateTableOffset"), f.Int64("commitLogOffset")
+	end, check := f.Int64("commitOrRollback"), f.BoolOr("fromTransactionCheck", false)
+	if err := f.Err(); err != nil {
+		r.malformed(err)
+		return
+	}
+	if end != endCommit && end != endRollback {
+		r.ok() // the producer does not know; it is asked again
+		return
+	}
+	m, err := b.messageAt(pos)
+	if err != nil || m.Topic != mq.TopicHalf {
+		r.refuse(mq.SystemError, "find prepared transaction message failed")
+		return
+	}
+	switch {
+	case m.Prop(mq.PropProducerGroup) != group:
+		r.refuse(mq.SystemError, "the producer group wrong")
+		return
+	case m.QueueOffset != offset:
+		r.refuse(mq.SystemError, "the transaction state table offset wrong")
+		return
+	}
+	if sec, err := strconv.ParseInt(m.Prop(mq.PropCheckImmunity), 10, 64); err == nil && sec > 0 && !check && milliseconds(time.Now())-m.BornTime > sec*1000 {
+		r.refuse(mq.IllegalOperation, "message commit fail [producer end]: more than %d seconds have passed", sec)
+		return
+	}
+	err = b.transactions.end(r.b.ctx, &m, end == endCommit)
+	switch {
+	case err == nil:
+		r.ok()
+	case errors.Is(err, dledger.ErrNotLeader), errors.Is(err, msgstore.ErrNotReady):
+		b.gate.retry(r, err.Error())
+	default:
+		r.refuse(mq.SystemError, "%v", err)
+	}
+}
+
+// end ends the transaction of a half message, unless that is done already or being done.
+func (t *transactions) end(ctx context.Context, m *mq.Message, commit bool) error {
+	t.mu.Lock()
+	ready := t.ready
+	t.mu.Unlock()
+	if ready == nil {
+		return errNotServing
+	}
+	select {
+	case <-ready:
+	case <-ctx.Done():
+		return errNotServing
+	}
+	if err := t.b.store.WaitDispatched(ctx, m.PhysicalOffset); err != nil { // its producer may be quicker than the queue
+		return err
+	}
+	if err := t.look(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	h := t.halves[m.QueueOffset]
+	if t.ready != ready || h == nil || h.busy || h.pos != m.PhysicalOffset {
+		same := t.ready == ready
+		t.mu.Unlock()
+		if !same {
+			return errNotServing
+		}
+		return nil // it is ended
+	}
+	h.busy = true
+	t.mu.Unlock()
+	var msgs []*mq.Message
+	if commit {
+		real, ok := committed(m)
+		if !ok {
+			t.b.log.Error("a half message names no topic; it is dropped", "offset", m.QueueOffset)
+		} else if code, remark := t.b.divert(real); code != mq.Success {
+			t.b.log.Error("a committed message cannot be stored; it is dropped", "topic", real.Topic, "reason", remark)
+		} else {
+			msgs = append(msgs, real)
+		}
+	}
+	err := t.b.keepFor(ctx, append(msgs, t.b.mark(m)))
+	if errors.Is(err, errDropped) {
+		t.b.log.Error("a committed message cannot be stored; it is dropped", "topic", msgs[0].Topic, "error", err)
+		err = t.b.keepFor(ctx, []*mq.Message{t.b.mark(m)})
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h.busy = false
+	if t.ready == ready && err == nil {
+		t.finish(h.offset, math.MaxInt64)
+	}
+	return err
+}
+
+// finish notes that a half is done. The caller holds mu.
+func (t *transactions) finish(offset, mark int64) {
+	delete(t.halves, offset)
+	if offset < t.low {
+		return
+	}
+	if old, ok := t.done[offset]; !ok || mark < old {
+		t.done[offset] = mark
+	}
+	for {
+		if _, ok := t.done[t.low]; !ok {
+			return
+		}
+		delete(t.done, t.low)
+		t.low++
+	}
+}
+
+// look reads halves and marks that have come to their queues.
+func (t *transactions) look() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for { // marks first: what is marked need not be looked at
+		g := t.b.store.Get(mq.TopicOpHalf, 0, t.marks, 512, 4<<20, nil)
+		if g.Status == msgstore.OffsetTooSmall || g.Status == msgstore.Removing {
+			t.marks = max(g.Next, t.marks)
+		}
+		if g.Status != msgstore.Found {
+			break
+		}
+		for i, stored := range g.Messages {
+			m, _, err := mq.ParseStored(stored)
+			if err != nil {
+				return err
+			}
+			for s := range strings.SplitSeq(string(m.Body), ",") {
+				if offset, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64); err == nil {
+					t.finish(offset, t.marks+int64(i))
+				}
+			}
+		}
+		t.marks = g.Next
+	}
+	for {
+		g := t.b.store.Get(mq.TopicHalf, 0, t.read, 512, 4<<20, nil)
+		if g.Status == msgstore.OffsetTooSmall || g.Status == msgstore.Removing {
+			for ; t.read < g.Next; t.read++ {
+				t.finish(t.read, math.MaxInt64) // retention took it
+			}
+			continue
+		}
+		if g.Status != msgstore.Found {
+			return nil
+		}
+		for _, stored := range g.Messages {
+			m, _, err := mq.ParseStored(stored)
+			if err != nil {
+				return err
+			}
+			if _, ok := t.done[m.QueueOffset]; !ok && m.QueueOffset >= t.low {
+				t.halves[m.QueueOffset] = &half{offset: m.QueueOffset, pos: m.PhysicalOffset, stored: m.StoreTime}
+			}
+		}
+		t.read = g.Next
+	}
+}
+
+// transacted looks after open transactions until ctx ends.
+func (b *Broker) transacted(ctx context.Context, _ dledger.Term) error {
+	t := &b.transactions
+	ready := make(chan struct{})
+	t.mu.Lock()
+	t.ready = ready
+	t.low, t.read, t.marks = 0, 0, 0
+	t.halves, t.done = map[int64]*half{}, map[int64]int64{}
+	t.saved = progress{b: b, name: "transaction"}
+	var p transactionProgress
+	err := t.saved.load(&p)
+	t.low, t.read, t.marks = p.Half, p.Half, p.Mark
+	t.mu.Unlock()
+	defer func() {
+		t.mu.Lock()
+		t.ready = nil
+		t.mu.Unlock()
+		select {
+		case <-ready:
+		default:
+			close(ready) // who waits finds that this replica does not serve
+		}
+	}()
+	if err == nil {
+		err = t.look()
+	}
+	if err == nil {
+		err = t.inherit(ctx)
+	}
+	if err != nil {
+		return ended(ctx, err)
+	}
+	close(ready)
+	tick := time.NewTicker(b.cfg.TransactionEvery)
+	defer tick.Stop()
+	save := time.NewTicker(progressEvery)
+	defer save.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-b.alarms.half:
+		case <-save.C:
+			t.mu.Lock()
+			p := t.progress()
+			t.mu.Unlock()
+			t.saved.save(p)
+		case <-tick.C:
+			if err := t.check(ctx); err != nil {
+				return ended(ctx, err)
+			}
+		}
+		if err := t.look(); err != nil {
+			return err
+		}
+	}
+}
+
+// progress is what the next leader needs. The caller holds mu.
+func (t *transactions) progress() transactionProgress {
+	p := transactionProgress{t.low, t.marks}
+	for _, mark := range t.done {
+		p.Mark = min(p.Mark, mark)
+	}
+	return p
+}
+
+// open gives the open transactions, the oldest first.
+func (t *transactions) open() []*half {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]*half, 0, len(t.halves))
+	for _, h := range t.halves {
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b *half) int { return int(a.offset - b.offset) })
+	return all
+}
+
+// inherit marks halves that a former leader committed without having been able to store the mark: the real message is there.
+func (t *transactions) inherit(ctx context.Context) error {
+	for _, h := range t.open() {
+		m, err := t.b.messageAt(h.pos)
+		if err != nil {
+			continue // check finds out
+		}
+		real, ok := committed(&m)
+		if !ok {
+			continue
+		}
+		for _, topic := range []string{real.Topic, mq.TopicSchedule, mq.TopicTimer} {
+			had, err := t.b.delivered(topic, m.Prop(mq.PropUniqKey), &m)
+			if err != nil {
+				return err
+			}
+			if had {
+				if err := t.b.keepFor(ctx, []*mq.Message{t.b.mark(&m)}); err != nil {
+					return err
+				}
+				t.mu.Lock()
+				t.finish(h.offset, math.MaxInt64)
+				t.mu.Unlock()
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// check asks producers about what has been open for long, and gives up what nobody knows.
+func (t *transactions) check(ctx context.Context) error {
+	for _, h := range t.open() {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		m, err := t.b.messageAt(h.pos)
+		if err != nil {
+			t.b.log.Warn("a half message cannot be read", "offset", h.offset, "position", h.pos, "error", err)
+			continue
+		}
+		immune := t.b.cfg.TransactionTimeout
+		if sec, err := strconv.ParseInt(m.Prop(mq.PropCheckImmunity), 10, 32); err == nil && sec > 0 {
+			immune = time.Duration(sec) * time.Second
+		}
+		if time.Since(time.UnixMilli(h.stored)) < immune {
+			continue
+		}
+		t.mu.Lock()
+		busy := h.busy || t.halves[h.offset] != h
+		if !busy {
+			h.checks++
+		}
+		give := h.checks > t.b.cfg.TransactionChecks
+		if !busy && give {
+			h.busy = true
+		}
+		t.mu.Unlock()
+		switch {
+		case busy:
+		case give:
+			if err := t.discard(ctx, h, &m); err != nil {
+				return err
+			}
+		default:
+			t.b.ask(&m, h.checks)
+		}
+	}
+	return nil
+}
+
+// discard moves a half that nobody decides about where operators find it.
+func (t *transactions) discard(ctx context.Context, h *half, m *mq.Message) error {
+	kept := *m
+	kept.Topic, kept.QueueID, kept.PreparedOffset = mq.TopicTransCheckMax, 0, m.PhysicalOffset
+	t.b.log.Warn("a transaction was asked about too often and is given up", "group", m.Prop(mq.PropProducerGroup), "topic", m.Prop(mq.PropRealTopic), "key", m.Prop(mq.PropUniqKey))
+	err := t.b.keepFor(ctx, []*mq.Message{&kept, t.b.mark(m)})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h.busy = false
+	if err == nil {
+		t.finish(h.offset, math.MaxInt64)
+	}
+	return err
+}
+
+// ask sends the question about a half message to a producer of its group: one that is connected here, else by way of another replica.
+func (b *Broker) ask(m *mq.Message, checks int) {
+	group := m.Prop(mq.PropProducerGroup)
+	shown, ok := restored(m)
+	if !ok {
+		return
+	}
+	shown.PreparedOffset = 0
+	shown.SetProp(mq.PropCheckTimes, mq.Itoa(checks))
+	body, err := mq.AppendStored(nil, shown)
+	if err != nil {
+		b.log.Warn("a producer cannot be asked about its transaction", "group", group, "error", err)
+		return
+	}
+	mq.SetStored(body, m.QueueOffset, m.PhysicalOffset)
+	uniq := m.Prop(mq.PropUniqKey)
+	ext := map[string]string{"tranStateTableOffset": mq.Itoa(m.QueueOffset), "commitLogOffset": mq.Itoa(m.PhysicalOffset), "msgId": uniq, "transactionId": m.Prop(mq.PropTransactionID),
+		"offsetMsgId": m.MsgID(), "topic": shown.Topic, "bname": b.cfg.Name}
+	if b.askHere(group, ext, body) {
+		return
+	}
+	for _, address := range b.meta.others() {
+		relayed := map[string]string{fieldFrom: b.host.String(), fieldGroup: group}
+		for k, v := range ext {
+			relayed[k] = v
+		}
+		// One that cannot be reached has no producers for us now; the question comes again.
+		_ = b.replicas.Go(address, remoting.Request{Code: mq.CodeCheckTransaction, Ext: relayed}, forwardTimeout, nil, body)
+	}
+}
+
+// askHere sends the question to one producer of the group that is connected to this replica; false if there is none.
+func (b *Broker) askHere(group string, ext map[string]string, body []byte) bool {
+	conns := b.clients.producersOf(group)
+	for len(conns) > 0 {
+		i := rand.IntN(len(conns))
+		if conns[i].Go(remoting.Request{Code: mq.CodeCheckTransaction, Ext: ext}, 0, nil, body) == nil {
+			return true
+		}
+		conns = slices.Delete(conns, i, i+1)
+	}
+	return false
+}
+
+// fieldGroup names the producers' group in a question that another replica passes on.
+const fieldGroup = "__dledgerGroup"
+
+// relayCheck passes the leader's question on to a producer of this replica.
+func (b *Broker) relayCheck(r *request) {
+	group := r.frame.Ext[fieldGroup]
+	if !r.passed || group == "" {
+		r.refuse(mq.NotSupported, "request type %d not supported", r.code())
+		return
+	}
+	ext := map[string]string{}
+	for k, v := range r.frame.Ext {
+		if k != fieldFrom && k != fieldGroup {
+			ext[k] = v
+		}
+	}
+	if !b.askHere(group, ext, r.body()) {
+		r.refuse(mq.SystemError, "no producer of group %s is here", group)
+		return
+	}
+	r.ok()
+}
