@@ -137,6 +137,7 @@ func (b *Broker) open() (err error) {
 	b.task("snapshots", func() error { return b.meta.saves(b.ctx) })
 	b.task("long polls", func() error { return b.polls.run(b.ctx) })
 	b.task("clients", func() error { return b.clients.run(b.ctx) })
+	b.task("reports", func() error { return b.clients.tell(b.ctx) })
 	b.task("offsets", func() error { return b.offsets.run(b.ctx) })
 	b.task("statistics", func() error { return b.stats.run(b.ctx) })
 	b.task("registration", func() error { return b.names.run(b.ctx) })

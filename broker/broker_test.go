@@ -216,7 +216,9 @@ func TestMembersOfAGroupHearOfEachOther(t *testing.T) {
 			t.Error("the retry topic has no route")
 		}
 		b.must(n, mq.CodeHeartbeat, nil, heart("b", "g", "t"))
-		c.Wait("the first member to hear of the second", func() bool { return a.got(mq.CodeNotifyConsumersChanged) == 2 && b.got(mq.CodeNotifyConsumersChanged) == 1 })
+		c.Wait("the first member to hear of the second", func() bool {
+			return a.got(mq.CodeNotifyConsumersChanged) == 2 && b.got(mq.CodeNotifyConsumersChanged) == 1
+		})
 		if got := members(); got != `{"consumerIdList":["a","b"]}` {
 			t.Errorf("members %s", got)
 		}

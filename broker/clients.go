@@ -34,11 +34,20 @@ type session struct {
 	pulls map[*pull]struct{} // held ones; polls.mu
 }
 
-// noteSend remembers that the client uses this replica as the leader, see Broker.drain.
-func (s *session) noteSend(code int32) {
-	switch code {
-	case mq.CodeSend, mq.CodeSendV2, mq.CodeSendBatch, mq.CodeEndTransaction:
-		s.sent.Store(time.Now().UnixNano())
+// noteSend remembers that a client uses this replica as the leader (see Broker.drain), and that it produces for its group: not every producer
+// sends heartbeats to every replica.
+func (b *Broker) noteSend(r *request) {
+	name := "producerGroup"
+	switch r.code() {
+	case mq.CodeSend, mq.CodeEndTransaction:
+	case mq.CodeSendV2, mq.CodeSendBatch:
+		name = "a"
+	default:
+		return
+	}
+	r.session.sent.Store(time.Now().UnixNano())
+	if group := r.frame.Ext[name]; group != "" && b.clients.produces(r, group, "") {
+		b.clients.changed()
 	}
 }
 
@@ -76,12 +85,17 @@ type clients struct {
 	sessions  map[*session]struct{}
 	consumers map[string]*consumers
 	producers map[string]map[*session]*member
+	reports   map[string]*report // what other replicas have told, by their addresses
+	wake      chan struct{}
 }
 
 func (c *clients) open(b *Broker) {
 	c.b = b
+	c.reports, c.wake = map[string]*report{}, make(chan struct{}, 1)
 	c.sessions, c.consumers, c.producers = map[*session]struct{}{}, map[string]*consumers{}, map[string]map[*session]*member{}
 }
+
+func (m *member) address() netip.AddrPort { return m.session.addr }
 
 // opened and closed follow the connections of the port.
 func (c *clients) opened(conn *remoting.Conn) {
@@ -111,6 +125,7 @@ func (c *clients) closed(conn *remoting.Conn, _ error) {
 	}
 	c.mu.Unlock()
 	c.notify(tell...)
+	c.changed()
 }
 
 // remove takes members out of a group and tells whether there were any.
@@ -219,6 +234,7 @@ func (b *Broker) heartbeat(r *request) {
 		b.clients.produces(r, p.GroupName, h.ClientID)
 	}
 	b.clients.notify(tell...)
+	b.clients.changed()
 
 	// Groups that are new are made by the leader, which gets the same heartbeat; the client is answered once they are there.
 	if !b.gate.here() {
@@ -275,22 +291,21 @@ func (c *clients) beat(r *request, clientID string, d *mq.ConsumerData) (changed
 	return changed
 }
 
-// produces notes that a client produces for a group; id is "" when it has only sent a message so far.
-func (c *clients) produces(r *request, group, id string) {
+// produces notes that a client produces for a group; id is "" when it has only sent a message so far. true: that, or more of it, is new.
+func (c *clients) produces(r *request, group, id string) (changed bool) {
 	if r.passed { // by the replica that the client is connected to
-		return
+		return false
 	}
 	c.mu.RLock()
 	m := c.producers[group][r.session]
-	fresh := m != nil && id == ""
 	c.mu.RUnlock()
-	if fresh {
-		return
+	if m != nil && id == "" {
+		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, open := c.sessions[r.session]; !open {
-		return
+		return false
 	}
 	members := c.producers[group]
 	if members == nil {
@@ -306,6 +321,7 @@ func (c *clients) produces(r *request, group, id string) {
 		m.id = id
 	}
 	m.language, m.version, m.seen = r.frame.Language, r.frame.Version, time.Now()
+	return true
 }
 
 func (b *Broker) unregisterClient(r *request) {
@@ -331,29 +347,52 @@ func (b *Broker) unregisterClient(r *request) {
 	}
 	c.mu.Unlock()
 	c.notify(tell...)
+	c.changed()
 	r.ok()
 }
 
-// consumerIDs gives the client ids of a group's members, in order.
+// consumerIDs gives the client ids of a group's members, in order; those at other replicas are among them.
 func (c *clients) consumerIDs(group string) []string {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	g := c.consumers[group]
-	if g == nil {
-		return nil
+	ids := map[string]bool{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g := c.consumers[group]; g != nil {
+		for id := range g.members {
+			ids[id] = true
+		}
 	}
-	return slices.Sorted(maps.Keys(g.members))
+	c.others(func(r *report) {
+		for _, m := range r.Consumers[group].Members {
+			ids[m.ID] = true
+		}
+	})
+	return slices.Sorted(maps.Keys(ids))
 }
 
 // subscription gives what a group wants of a topic; group tells whether it is known at all.
 func (c *clients) subscription(group, topic string) (sub *subscription, model mq.MessageModel, known bool) {
 	c.mu.RLock()
-	defer c.mu.RUnlock()
 	g := c.consumers[group]
-	if g == nil {
-		return nil, "", false
+	if g != nil && g.subs[topic] != nil {
+		sub, model = g.subs[topic], g.model
 	}
-	return g.subs[topic], g.model, true
+	c.mu.RUnlock()
+	if sub != nil {
+		return sub, model, true
+	}
+	known = g != nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.others(func(r *report) {
+		other, ok := r.Consumers[group]
+		known = known || ok
+		for _, d := range other.Data.Subscriptions {
+			if d.Topic == topic && (sub == nil || d.SubVersion > sub.data.SubVersion) {
+				sub, model = c.b.subscribe(d), other.Data.MessageModel
+			}
+		}
+	})
+	return sub, model, known
 }
 
 func (b *Broker) consumerList(r *request) {

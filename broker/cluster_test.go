@@ -141,6 +141,7 @@ func (c *cluster) client(ip string) *client {
 			cl.mu.Lock()
 			defer cl.mu.Unlock()
 			cl.requests = append(cl.requests, *f)
+			_ = conn.Reply(f.Ref(), remoting.Answer{})
 		})})
 	c.clients = append(c.clients, cl.r)
 	return cl
@@ -223,7 +224,9 @@ type pipes struct {
 	conns     map[string][]net.Conn // by the address that was dialled
 }
 
-func newPipes() *pipes { return &pipes{listeners: map[string]*pipeListener{}, conns: map[string][]net.Conn{}} }
+func newPipes() *pipes {
+	return &pipes{listeners: map[string]*pipeListener{}, conns: map[string][]net.Conn{}}
+}
 
 type pipeListener struct {
 	p       *pipes

@@ -47,6 +47,7 @@ func (g *gate) set(leads bool, leader string) {
 	g.mu.Lock()
 	g.leads, g.leader = leads, leader
 	g.mu.Unlock()
+	g.b.clients.changed()
 	g.drain()
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -277,13 +278,13 @@ func (m *meta) addressOf(id string) string {
 	return m.state.Replicas[id]
 }
 
-// others gives the addresses of the other replicas, as far as they have led.
+// others gives the addresses of the other replicas, as far as they have led or reported to this one.
 func (m *meta) others() []string {
+	all := m.b.clients.reporters()
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	var all []string
 	for id, address := range m.state.Replicas {
-		if id != m.b.cfg.Log.ID {
+		if id != m.b.cfg.Log.ID && !slices.Contains(all, address) {
 			all = append(all, address)
 		}
 	}

@@ -56,7 +56,6 @@ func (b *Broker) send(r *request) {
 		r.malformed(err)
 		return
 	}
-	b.clients.produces(r, h.group, "")
 	if wait := time.Until(b.conf().AcceptSendsFrom); wait > 0 {
 		r.sendFailed(mq.SystemError, "broker unable to service, until "+b.conf().AcceptSendsFrom.Format(time.RFC3339))
 		return

@@ -33,10 +33,12 @@ type route struct {
 // table lists every request that is served; all others are answered with mq.NotSupported.
 func table() map[int32]route {
 	t := map[int32]route{
-		mq.CodeSend:      {atLeader, false, (*Broker).send},
-		mq.CodeSendV2:    {atLeader, false, (*Broker).send},
-		mq.CodeSendBatch: {atLeader, false, (*Broker).send},
-		mq.CodeSendBack:  {atLeader, true, (*Broker).sendBack},
+		mq.CodeSend:        {atLeader, false, (*Broker).send},
+		mq.CodeSendV2:      {atLeader, false, (*Broker).send},
+		mq.CodeSendBatch:   {atLeader, false, (*Broker).send},
+		mq.CodeSendReply:   {atLeader, false, (*Broker).sendReply},
+		mq.CodeSendReplyV2: {atLeader, false, (*Broker).sendReply},
+		mq.CodeSendBack:    {atLeader, true, (*Broker).sendBack},
 
 		mq.CodePull:     {anywhere, false, (*Broker).pull},
 		mq.CodeLitePull: {anywhere, false, (*Broker).pull},
@@ -62,6 +64,9 @@ func table() map[int32]route {
 		mq.CodeCheckTransaction: {anywhere, false, (*Broker).relayCheck},
 
 		mq.CodeCreateTopic: {atLeader, true, (*Broker).createTopic},
+
+		codeTellClients: {anywhere, false, (*Broker).told},
+		codeRelay:       {anywhere, false, (*Broker).handOn},
 	}
 	maps.Copy(t, adminRoutes())
 	return t
@@ -146,7 +151,7 @@ func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
 	}
 	if rt.at == atLeader {
 		if !r.passed {
-			s.noteSend(f.Code)
+			b.noteSend(r)
 		}
 		b.gate.submit(r)
 		return
