@@ -26,6 +26,7 @@ func adminRoutes() map[int32]route {
 		mq.CodeSubscriptionByConsumer: {anywhere, false, (*Broker).subscriptionByConsumer},
 		mq.CodeCloneGroupOffset:       {atLeader, true, (*Broker).cloneOffsets},
 		mq.CodeAllConsumerOffset:      {atLeader, false, (*Broker).allConsumerOffset},
+		mq.CodeAllDelayOffset:         {atLeader, false, (*Broker).allDelayOffsets},
 		mq.CodeResetOffset:            {atLeader, true, (*Broker).resetOffset},
 
 		mq.CodeConsumerConnections: {anywhere, false, (*Broker).consumerConnections},

@@ -108,8 +108,9 @@ func (b *Broker) runtimeInfo(r *request) {
 	b.gate.mu.Lock()
 	info["sendThreadPoolQueueSize"] = number(int64(len(b.gate.held))) // what waits for a leader
 	b.gate.mu.Unlock()
-	for level := range len(strings.Fields(b.cfg.DelayLevels)) {
-		info["scheduleMessageOffset_"+number(int64(level+1))] = number(b.delayOffset(level+1)) + "," + number(b.store.MaxOffset(mq.TopicSchedule, int32(level)))
+	delivered := b.delayOffsets()
+	for level := range b.levels {
+		info["scheduleMessageOffset_"+number(int64(level+1))] = number(delivered[level+1]) + "," + number(b.store.MaxOffset(mq.TopicSchedule, int32(level)))
 	}
 	r.json(mq.KVTable{Table: info})
 }
@@ -122,9 +123,6 @@ func (b *Broker) capacity() string {
 	const gib = float64(1 << 30)
 	return fmt.Sprintf("%.1f GiB, Free : %.1f GiB.", float64(space.Total)/gib, float64(space.Free)/gib)
 }
-
-// delayOffset is how far the delivery of a delay level has come.
-func (b *Broker) delayOffset(level int) int64 { return 0 }
 
 // settable are the keys that UPDATE_BROKER_CONFIG takes.
 var settable = map[string]bool{

@@ -2,8 +2,11 @@ package broker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,7 +74,7 @@ type delayProgress struct {
 
 // delayed delivers until ctx ends.
 func (b *Broker) delayed(ctx context.Context, _ dledger.Term) error {
-	d := &delays{b: b, next: make([]int64, len(b.levels)), checked: make([]bool, len(b.levels)), saved: progress{b: b, name: "delay"}}
+	d := &delays{b: b, next: make([]int64, len(b.levels)), checked: make([]bool, len(b.levels)), saved: progress{b: b, name: serviceDelay}}
 	var p delayProgress
 	if err := d.saved.load(&p); err != nil {
 		return err
@@ -201,16 +204,34 @@ func undelayed(m *mq.Message) (*mq.Message, bool) {
 	return real, true
 }
 
-// delayOffsets gives how far each level is delivered, and where its queue ends, as far as the log tells.
-func (b *Broker) delayOffsets() (next, end map[int]int64) {
-	p := delayProgress{}
-	s := progress{b: b, name: "delay"}
-	if err := s.load(&p); err != nil {
-		b.log.Warn("progress of delayed messages not read", "error", err)
+// delayOffsets gives the offset of the first message of each level, from 1, that was not delivered, as the log tells; the leader may be some seconds further.
+func (b *Broker) delayOffsets() map[int]int64 {
+	var p delayProgress
+	if raw := b.meta.progress(serviceDelay); raw != nil {
+		if err := json.Unmarshal(raw, &p); err != nil {
+			b.log.Warn("progress of delayed messages not read", "error", err)
+		}
 	}
-	end = map[int]int64{}
-	for id, q := range b.store.Queues(mq.TopicSchedule) {
-		end[int(id)+1] = q.Max
+	return p.Offsets
+}
+
+// delayTable is the original's delayOffset.json.
+func delayTable(version mq.DataVersion, raw json.RawMessage) []byte {
+	var p delayProgress
+	if raw != nil && json.Unmarshal(raw, &p) != nil {
+		p.Offsets = nil // the service says so
 	}
-	return p.Offsets, end
+	text := append(append([]byte(`{"dataVersion":`), mq.Marshal(version)...), `,"offsetTable":{`...)
+	for i, level := range slices.Sorted(maps.Keys(p.Offsets)) {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = fmt.Appendf(text, "%d:%d", level, p.Offsets[level])
+	}
+	return append(text, "}}"...)
+}
+
+// allDelayOffsets answers GET_ALL_DELAY_OFFSET (45).
+func (b *Broker) allDelayOffsets(r *request) {
+	r.answer(mq.Success, "", nil, delayTable(b.meta.version(tableOffsets), b.meta.progress(serviceDelay)))
 }

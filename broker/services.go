@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,13 @@ import (
 // offset of that one, its source. Whoever leads next begins where the last record of progress says, which may be some seconds behind, and finds in
 // the key index whether a source has been dealt with since (delivered). So a change of leadership neither loses nor repeats a message; only one without unique
 // key, which no broker stores, may come twice.
+
+// Names under which services write down how far they are.
+const (
+	serviceDelay       = "delay"
+	serviceTimer       = "timer"
+	serviceTransaction = "transaction"
+)
 
 // progressEvery is how often a service writes down how far it is.
 const progressEvery = 5 * time.Second
@@ -112,7 +120,8 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// delivered tells whether a message of topic is stored that stands for source.
+// delivered tells whether a message of topic is stored that stands for source. One that a Java leader delivered names no source, but is the same
+// otherwise.
 func (b *Broker) delivered(topic, uniq string, source *mq.Message) (bool, error) {
 	if uniq == "" {
 		return false, nil
@@ -123,7 +132,13 @@ func (b *Broker) delivered(topic, uniq string, source *mq.Message) (bool, error)
 		return false, err
 	}
 	for _, stored := range res.Messages {
-		if m, _, err := mq.ParseStored(stored); err == nil && m.PreparedOffset == source.PhysicalOffset {
+		m, _, err := mq.ParseStored(stored)
+		if err != nil {
+			continue
+		}
+		java := m.PreparedOffset == 0 && m.PhysicalOffset > source.PhysicalOffset && mq.PropHas(m.Properties, mq.PropRealTopic) && m.ReconsumeTimes == source.ReconsumeTimes &&
+			bytes.Equal(m.Body, source.Body)
+		if m.PreparedOffset == source.PhysicalOffset || java {
 			return true, nil
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"dledger/internal/mq"
+	"dledger/internal/vfs"
 )
 
 // allOf reads a topic's queues to their ends: for each body how often it is there, and when the first one was stored.
@@ -320,5 +321,47 @@ func TestProducerOfAnotherReplicaIsAsked(t *testing.T) {
 		c.Wait("another leader", func() bool { return c.leader() != old })
 		p.must(old, mq.CodeSend, sendExt("t", 0, "sysFlag", mq.SysPrepared, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02"), []byte("x"))
 		c.Wait("a question", func() bool { return p.got(mq.CodeCheckTransaction) > 0 })
+	})
+}
+
+// TestServicesGoOnWhereAJavaBrokerWas: its delayOffset.json and consumerOffset.json say how far delays and transactions are.
+func TestServicesGoOnWhereAJavaBrokerWas(t *testing.T) {
+	files := map[string]string{
+		"delayOffset.json":    `{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1700000000000},"offsetTable":{1:2,5:0}}`,
+		"consumerOffset.json": `{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1700000000000},"offsetTable":{"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS":{0:1},"RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS":{0:0}}}`,
+	}
+	setup := func(cfg *Config) {
+		cfg.TransactionEvery, cfg.TransactionTimeout = time.Second, time.Second
+		dir := cfg.Log.Dir + "/config"
+		if err := cfg.Log.FS.MkdirAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range files {
+			if err := vfs.Replace(cfg.Log.FS, dir+"/"+name, []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	inCluster(t, 1, setup, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		p.must(n, mq.CodeHeartbeat, nil, []byte(`{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[]}`))
+		if f := p.must(n, mq.CodeAllDelayOffset, nil, nil); !strings.Contains(string(f.Body), `"offsetTable":{1:2,5:0}`) {
+			c.T.Errorf("delay offsets %s", f.Body)
+		}
+		for range 2 {
+			p.must(n, mq.CodeSend, sendExt("t", 0, "sysFlag", mq.SysPrepared, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02"), []byte("half"))
+		}
+		time.Sleep(8 * time.Second)
+		p.mu.Lock()
+		for _, f := range p.requests {
+			if f.Code == mq.CodeCheckTransaction && f.Ext["tranStateTableOffset"] != "1" {
+				c.T.Errorf("asked about half %s, want 1 alone", f.Ext["tranStateTableOffset"])
+			}
+		}
+		p.mu.Unlock()
+		if p.got(mq.CodeCheckTransaction) == 0 {
+			c.T.Error("never asked")
+		}
 	})
 }

@@ -312,6 +312,7 @@ const (
 	fileTopics  = "topics.json"
 	fileGroups  = "subscriptionGroup.json"
 	fileOffsets = "consumerOffset.json"
+	fileDelays  = "delayOffset.json"
 )
 
 // fs is the file system of the log.
@@ -366,13 +367,22 @@ func (m *meta) adopt(dir string) error {
 		Version mq.DataVersion                        `json:"dataVersion"`
 	}
 	var offsets mq.ConsumerOffsetTable
-	if err := errors.Join(read(fileTopics, &topics), read(fileGroups, &groups), read(fileOffsets, &offsets)); err != nil {
+	var delays delayProgress
+	if err := errors.Join(read(fileTopics, &topics), read(fileGroups, &groups), read(fileOffsets, &offsets), read(fileDelays, &struct {
+		Offsets *map[int]int64 `json:"offsetTable"`
+	}{&delays.Offsets})); err != nil {
 		return err
 	}
 	s := &m.state
 	maps.Copy(s.Topics, topics.Topics)
 	maps.Copy(s.Groups, groups.Groups)
 	maps.Copy(s.Offsets, offsets.Offsets)
+	if len(delays.Offsets) > 0 {
+		s.Progress[serviceDelay] = mq.Marshal(delays)
+	}
+	if half, ok := s.Offsets[mq.TopicHalf+"@"+mq.GroupTransaction]; ok { // the original's services consume their topics
+		s.Progress[serviceTransaction] = mq.Marshal(transactionProgress{Half: half[0], Mark: s.Offsets[mq.TopicOpHalf+"@"+mq.GroupTransaction][0]})
+	}
 	s.Versions[tableTopics] = tableVersion{topics.DataVersion.Counter, topics.DataVersion.Timestamp}
 	s.Versions[tableGroups] = tableVersion{groups.Version.Counter, groups.Version.Timestamp}
 	s.Versions[tableOffsets] = tableVersion{offsets.DataVersion.Counter, offsets.DataVersion.Timestamp}
@@ -408,6 +418,7 @@ func (m *meta) save() error {
 	topics := mq.Marshal(mq.TopicConfigTable{Topics: s.Topics, DataVersion: s.dataVersion(tableTopics)})
 	groups := mq.Marshal(mq.SubscriptionGroupTable{Groups: s.Groups, DataVersion: s.dataVersion(tableGroups)})
 	offsets := mq.Marshal(mq.ConsumerOffsetTable{Offsets: s.Offsets, DataVersion: s.dataVersion(tableOffsets)})
+	delays := delayTable(s.dataVersion(tableOffsets), s.Progress[serviceDelay])
 	m.mu.RUnlock()
 	if err != nil {
 		return err
@@ -416,7 +427,7 @@ func (m *meta) save() error {
 	if err := m.fs().MkdirAll(dir); err != nil {
 		return err
 	}
-	for name, text := range map[string][]byte{fileTopics: topics, fileGroups: groups, fileOffsets: offsets} {
+	for name, text := range map[string][]byte{fileTopics: topics, fileGroups: groups, fileOffsets: offsets, fileDelays: delays} {
 		if err := vfs.WriteAside(m.fs(), filepath.Join(dir, name), text, false); err != nil {
 			return err
 		}

@@ -48,8 +48,8 @@ func (b *Broker) divertTimer(m *mq.Message) (code int32, remark string) {
 	}
 	del := mq.PropHas(m.Properties, mq.PropTimerDelUniqKey)
 	switch {
-	case err != nil, due-now > b.cfg.TimerMax.Milliseconds(), del && due <= now:
-		return mq.MessageIllegal, "timer message illegal, the delay time should not be bigger than the max delay " + mq.Itoa(b.cfg.TimerMax.Milliseconds()) +
+	case err != nil, due-now > b.conf().TimerMax.Milliseconds(), del && due <= now:
+		return mq.MessageIllegal, "timer message illegal, the delay time should not be bigger than the max delay " + mq.Itoa(b.conf().TimerMax.Milliseconds()) +
 			"ms; or if set del msg, the delay time should be bigger than the current time"
 	case due <= now:
 		return mq.Success, ""
@@ -109,7 +109,7 @@ type timerProgress struct {
 
 // timed delivers until ctx ends.
 func (b *Broker) timed(ctx context.Context, _ dledger.Term) error {
-	t := &timers{b: b, done: map[int64]bool{}, taken: map[string]int64{}, saved: progress{b: b, name: "timer"}}
+	t := &timers{b: b, done: map[int64]bool{}, taken: map[string]int64{}, saved: progress{b: b, name: serviceTimer}}
 	defer b.timersWaiting.Store(0)
 	var p timerProgress
 	if err := t.saved.load(&p); err != nil {

@@ -65,7 +65,7 @@ func isHalf(m *mq.Message) bool {
 // divert changes a message that must not reach its queue now into the one that is stored in its place; mq.Success: go on.
 func (b *Broker) divert(m *mq.Message) (code int32, remark string) {
 	if isHalf(m) {
-		if b.cfg.RejectTransaction {
+		if b.conf().RejectTransaction {
 			return mq.NoPermission, "the broker[" + b.cfg.IP + "] sending transaction message is forbidden"
 		}
 		standAside(m, mq.TopicHalf, 0)
@@ -276,7 +276,7 @@ func (b *Broker) transacted(ctx context.Context, _ dledger.Term) error {
 	t.ready = ready
 	t.low, t.read, t.marks = 0, 0, 0
 	t.halves, t.done = map[int64]*half{}, map[int64]int64{}
-	t.saved = progress{b: b, name: "transaction"}
+	t.saved = progress{b: b, name: serviceTransaction}
 	var p transactionProgress
 	err := t.saved.load(&p)
 	t.low, t.read, t.marks = p.Half, p.Half, p.Mark
@@ -388,7 +388,7 @@ func (t *transactions) check(ctx context.Context) error {
 			t.b.log.Warn("a half message cannot be read", "offset", h.offset, "position", h.pos, "error", err)
 			continue
 		}
-		immune := t.b.cfg.TransactionTimeout
+		immune := t.b.conf().TransactionTimeout
 		if sec, err := strconv.ParseInt(m.Prop(mq.PropCheckImmunity), 10, 32); err == nil && sec > 0 {
 			immune = time.Duration(sec) * time.Second
 		}
@@ -400,7 +400,7 @@ func (t *transactions) check(ctx context.Context) error {
 		if !busy {
 			h.checks++
 		}
-		give := h.checks > t.b.cfg.TransactionChecks
+		give := h.checks > t.b.conf().TransactionChecks
 		if !busy && give {
 			h.busy = true
 		}
