@@ -129,6 +129,11 @@ func Check(b []byte) error {
 	return nil
 }
 
+// Sealed tells whether the whole entry b carries both checksums and they fit: what Seal writes is so, also where one of them comes out as 0.
+func Sealed(b []byte) bool {
+	return len(b) >= HeaderSize && binary.BigEndian.Uint32(b[36:]) == chain(b) && binary.BigEndian.Uint32(b[40:]) == crc32.Checksum(b[HeaderSize:], castagnoli)
+}
+
 func chain(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:36], castagnoli), castagnoli, b[40:HeaderSize])
 }

@@ -296,6 +296,11 @@ func (s *Store) Flush() error {
 	if err := s.writeRecords(); err != nil {
 		return s.noSpace(s.index.size, err)
 	}
+	if t.bare && s.sealed.CompareAndSwap(true, false) {
+		if err := s.side.note(func(m *meta) { m.sealed = false }); err != nil {
+			return s.fail(err)
+		}
+	}
 
 	s.mu.Lock()
 	for _, w := range t.writes {

@@ -99,7 +99,7 @@ func (in *Inspector) open(fs vfs.FS, dataDirs []string) (err error) {
 		return err
 	}
 	in.info = Info{Commit: -1, DataFileSize: in.data.size, IndexFileSize: in.index.size, Ours: in.known, Clean: in.side.clean, Compat: in.side.compat}
-	b, err := loadBallot(fs, in.dir, 0)
+	b, err := loadBallot(fs, in.dir, 0, false)
 	if err != nil {
 		in.problems = append(in.problems, err)
 	}

@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"errors"
 	"fmt"
 	"sort"
 
@@ -31,12 +32,15 @@ func (s *Store) Read(lo, hi raft.Index, maxBytes int) (raft.Payload, raft.Index,
 			s.cache.hits.Add(1)
 			return p, last, nil
 		}
-		end := min(hi, s.cache.first(s.last.index+1))
+		end, err := s.sound(lo, min(hi, s.cache.first(s.last.index+1)))
 		gen := s.gen
 		s.mu.RUnlock()
+		if err != nil {
+			return nil, lo - 1, err
+		}
 		s.cache.misses.Add(1)
 		p, last, err := s.readDisk(lo, end, maxBytes)
-		if !s.movedSince(gen) {
+		if !s.movedSince(gen) && !s.suspect(err) {
 			return p, last, err
 		}
 	}
@@ -111,6 +115,9 @@ func (s *Store) readDisk(lo, hi raft.Index, maxBytes int) (raft.Payload, raft.In
 func (s *Store) readEntries(recs []entry.Record, size int) ([]byte, error) {
 	b := make([]byte, size)
 	f, err := s.readFile(&s.data, b, recs[0].Pos)
+	if errors.Is(err, errNowhere) { // the entry exists, so its index record is wrong
+		return nil, &DamageError{File: "index", Offset: int64(recs[0].Index) * entry.IndexSize, Index: recs[0].Index, Err: err}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +130,7 @@ func (s *Store) readEntries(recs []entry.Record, size int) ([]byte, error) {
 		case h.Index != r.Index || h.Term != r.Term || h.Size != r.Size:
 			err = fmt.Errorf("found entry %d of term %d with %d bytes", h.Index, h.Term, h.Size)
 		default:
-			err = entry.Check(e)
+			err = s.intact(e)
 		}
 		if err != nil {
 			return nil, &DamageError{File: f.name, Offset: r.Pos - f.off, Index: r.Index, Err: err}
@@ -133,15 +140,27 @@ func (s *Store) readEntries(recs []entry.Record, size int) ([]byte, error) {
 	return b, nil
 }
 
+// intact checks what checksums the whole entry e has, and that it has them.
+func (s *Store) intact(e []byte) error {
+	err := entry.Check(e)
+	if err == nil && s.sealed.Load() && !entry.Sealed(e) {
+		err = errBare
+	}
+	return err
+}
+
+// errNowhere: of a position.
+var errNowhere = errors.New("no file holds position")
+
 // readFile fills b from pos of a list, within one file, and gives that file.
 func (s *Store) readFile(l *files, b []byte, pos int64) (*file, error) {
 	f := s.use(l, pos)
 	if f == nil {
-		return nil, fmt.Errorf("%w: no file holds position %d", ErrOutOfRange, pos)
+		return nil, fmt.Errorf("%w: %w %d", ErrOutOfRange, errNowhere, pos)
 	}
 	defer s.done(f)
 	if pos-f.off+int64(len(b)) > l.size {
-		return nil, &DamageError{File: f.name, Offset: pos - f.off, Index: -1, Err: fmt.Errorf("%d bytes go beyond the file", len(b))}
+		return nil, &DamageError{File: f.name, Offset: pos - f.off, Index: -1, Err: fmt.Errorf("%d bytes go beyond the file: %w %d", len(b), errNowhere, pos+int64(len(b)))}
 	}
 	if _, err := f.ReadAt(b, pos-f.off); err != nil {
 		return nil, fmt.Errorf("read %s at byte %d: %w", f.name, pos-f.off, err)
@@ -203,11 +222,15 @@ func (s *Store) ReadAt(pos int64, n int) ([]byte, error) {
 			return nil, err
 		}
 		b, ok := s.cache.at(pos, n)
+		err = s.soundBytes(pos, pos+int64(n))
 		gen := s.gen
 		s.mu.RUnlock()
 		if ok {
 			s.cache.hits.Add(1)
 			return b, nil
+		}
+		if err != nil {
+			return nil, err
 		}
 		s.cache.misses.Add(1)
 		if b, err = s.readRange(pos, n); !s.movedSince(gen) {
@@ -257,6 +280,9 @@ func (s *Store) Term(i raft.Index) (raft.Term, error) {
 // Pos gives the byte position where entry i begins, and its length.
 func (s *Store) Pos(i raft.Index) (pos int64, size int, err error) {
 	m, err := s.mark(i)
+	if s.suspect(err) {
+		m, err = s.mark(i)
+	}
 	return m.pos, int(m.end - m.pos), err
 }
 

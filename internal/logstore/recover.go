@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"dledger/internal/entry"
 	"dledger/internal/raft"
@@ -66,6 +67,8 @@ type recovery struct {
 	ballot   ballot
 	src      source
 	rebuild  bool // the index files cannot be used and are made anew from the data
+	full     bool // everything is scanned: there is damage somewhere
+	revote   bool // term and vote were made anew and have to be saved
 	from     mark // where the scan began: what lies before is durable, with its index records
 	stop     error
 	stopPos  int64
@@ -73,9 +76,13 @@ type recovery struct {
 
 func (r *recovery) run() (err error) {
 	s := r.Store
-	if r.ballot, err = loadBallot(s.fs, s.cfg.Dir, r.m.term); err != nil {
-		return err
+	if r.ballot, err = loadBallot(s.fs, s.cfg.Dir, r.m.term, r.ours()); err != nil {
+		if err = r.guessBallot(err); err != nil {
+			return err
+		}
 	}
+	r.full = r.m.hurt && s.cfg.Repairs
+	s.sealed.Store(r.ours() && r.m.sealed)
 	if err := errors.Join(r.load(&s.data, s.cfg.DataDirs, s.cfg.ReadOnlyDirs), r.load(&s.index, s.index.dirs, nil)); err != nil {
 		return err
 	}
@@ -86,6 +93,9 @@ func (r *recovery) run() (err error) {
 		}
 	}
 	if err := r.finishIntents(); err != nil {
+		return err
+	}
+	if err := r.lengthen(); err != nil {
 		return err
 	}
 	if f, err := s.data.irregular(); err != nil {
@@ -188,10 +198,19 @@ func (r *recovery) finishIntents() error {
 func (r *recovery) find() error {
 	s := r.Store
 	first := scanner{src: &r.src, pos: r.src.base(), next: -1, sealed: anySeal}
-	if !first.step() {
+	there := first.step()
+	switch {
+	case s.cfg.Repairs && r.known && !r.ballot.foreign && r.m.commit >= r.m.first && r.src.holds(r.m.firstPos) && !(there && first.hdr.Index == r.m.first && first.at == r.m.firstPos):
+		s.first, s.firstPos = r.m.first, r.m.firstPos
+		r.full = true
+		if err := r.leadingBlank(); err != nil {
+			return err
+		}
+	case !there:
 		return r.empty(first.pos, first.err)
+	default:
+		s.first, s.firstPos = first.hdr.Index, first.at
 	}
-	s.first, s.firstPos = first.hdr.Index, first.at
 	switch {
 	case r.known && r.m.first == s.first:
 		s.prevTerm = r.m.prevTerm
@@ -233,6 +252,13 @@ func (r *recovery) empty(pos int64, stop error) error {
 	r.from = r.begin()
 	s.last = r.from
 	r.stop, r.stopPos = stop, pos
+	if !r.known && !errors.Is(stop, errZeros) && !errors.Is(stop, errNoFile) {
+		// A start that was cut short leaves no whole entry behind a torn one.
+		d := finder{src: &r.src, records: s.rawRecords, sealed: anySeal}
+		if found, ok, err := d.after(pos, 0, 0, 1<<62); err != nil || ok {
+			return errors.Join(err, fmt.Errorf("%w; entry %d behind it is whole", r.src.damage(pos, -1, stop), found.index))
+		}
+	}
 	return nil
 }
 
@@ -244,6 +270,10 @@ func (r *recovery) begin() mark {
 // start chooses the entry from which on the files are scanned: what the sidecar knows to be complete if the entry is really there, else the
 // first of the last three files that begins well, as the original does.
 func (r *recovery) start() {
+	if r.full {
+		r.from = r.begin()
+		return
+	}
 	if r.known && !r.ballot.foreign {
 		m := r.m.checkpoint
 		if r.sameBoot || r.m.clean {
@@ -317,8 +347,37 @@ func (r *recovery) oldRuns() error {
 	if err != nil {
 		return err
 	}
+	if hi > r.from.term {
+		return fmt.Errorf("terms fall from %d at entry %d to %d at entry %d", hi, r.from.index-1, r.from.term, r.from.index)
+	}
 	s.runs = []raft.Run{{Term: lo, First: s.first}}
-	return splitRuns(term, s.first, lo, r.from.index-1, hi, func(run raft.Run) { s.runs = append(s.runs, run) })
+	err = splitRuns(term, s.first, lo, r.from.index-1, hi, func(run raft.Run) { s.runs = append(s.runs, run) })
+	if err != nil {
+		return err
+	}
+	return r.checkRuns()
+}
+
+// checkRuns compares the entries at both sides of each change of terms with what the index says of them. Entries that are damaged tell nothing.
+func (r *recovery) checkRuns() error {
+	d := finder{src: &r.src, sealed: r.needsSeal()}
+	check := func(i raft.Index, want raft.Term) error {
+		recs := r.rawRecords(i, 1)
+		if len(recs) == 1 && r.src.holds(recs[0].Pos) && d.whole(recs[0].Pos, i, 0) && d.sc.hdr.Term != want {
+			return fmt.Errorf("entry %d is of term %d, the index says %d", i, d.sc.hdr.Term, want)
+		}
+		return nil
+	}
+	for k, run := range r.runs {
+		last := r.from.index - 1
+		if k+1 < len(r.runs) {
+			last = r.runs[k+1].First - 1
+		}
+		if err := errors.Join(check(run.First, run.Term), check(last, run.Term)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // splitRuns reports each run that begins in (lo, hi], in order; loTerm and hiTerm are the terms of both ends.
@@ -353,22 +412,37 @@ func (r *recovery) scan() error {
 		sc.next, sc.term = s.first, max(s.prevTerm, 0)
 	}
 	// A write that failed may be torn too where the machine kept running; but there the whole entries of a Java leader have no checksum either.
-	ours := r.m.compat == raft.CompatGo && s.cfg.Compat == raft.CompatGo
-	if r.known && (!r.sameBoot || ours) && !r.m.clean && !r.ballot.foreign {
+	if r.known && (!r.sameBoot || r.ours()) && !r.m.clean && !r.ballot.foreign {
 		sc.sealed = r.m.durable.index
 	}
+	if s.sealed.Load() {
+		sc.sealed = -1
+	}
+	sc.blanks = r.known && !r.ballot.foreign
 	fix := indexFixer{Store: s}
-	for sc.step() {
-		if n := len(s.runs); n == 0 || s.runs[n-1].Term != sc.hdr.Term {
-			s.runs = append(s.runs, raft.Run{Term: sc.hdr.Term, First: sc.hdr.Index})
+	for {
+		for sc.step() {
+			s.addRun(sc.hdr.Term, sc.hdr.Index)
+			s.last = mark{index: sc.hdr.Index, term: sc.hdr.Term, pos: sc.at, end: sc.pos}
+			if err := fix.add(sc.record()); err != nil {
+				return err
+			}
 		}
-		s.last = mark{index: sc.hdr.Index, term: sc.hdr.Term, pos: sc.at, end: sc.pos}
-		if err := fix.add(sc.record()); err != nil {
+		if err := fix.flush(); err != nil {
+			return err
+		}
+		r.stop, r.stopPos = sc.err, sc.pos
+		if on, err := r.overDamage(&sc); err != nil || !on {
 			return err
 		}
 	}
-	r.stop, r.stopPos = sc.err, sc.pos
-	return fix.flush()
+}
+
+// addRun notes that entry i is of term t. The entries before it are known.
+func (s *Store) addRun(t raft.Term, i raft.Index) {
+	if n := len(s.runs); n == 0 || s.runs[n-1].Term != t {
+		s.runs = append(s.runs, raft.Run{Term: t, First: i})
+	}
 }
 
 // checkPositions tells whether every entry's header must name its real position: not where a Java 0.4 leader may have written.
@@ -444,24 +518,26 @@ func (r *recovery) judge() error {
 	if !r.known {
 		return nil
 	}
-	next := s.last.index + 1
-	sure, had := r.m.durable.index, max(r.m.durable.index, r.m.lost)
+	next, sure := s.last.index+1, r.sure()
+	had := max(r.m.durable.index, r.m.lost)
 	if r.m.async {
 		had = max(had, r.m.commit) // else a committed entry that was not synced here is one that others committed: nobody counts on it
 	}
-	if r.sameBoot {
-		sure = max(sure, r.m.commit)
-	}
 	if r.ballot.foreign {
-		sure, had = -1, r.m.commit // a Java node wrote since: it may have cut what was not committed, and synced nothing
+		had = r.m.commit // a Java node wrote since: it may have cut what was not committed, and synced nothing
 	}
 	if next <= sure && !errors.Is(r.stop, errNoFile) {
 		zeros, err := r.src.zerosFrom(r.stopPos)
 		if err != nil {
 			return err
 		}
-		if !zeros {
-			return r.src.damage(r.stopPos, next, r.stop)
+		if damage := r.src.damage(r.stopPos, next, r.stop); !zeros {
+			if !s.cfg.Repairs {
+				return damage
+			}
+			// Nobody knows whether what follows is committed, so it cannot be fetched one by one: it is a tail that is lost.
+			s.log.Warn("entries are damaged; the log is cut before them, and they come again from the leader", "first", next, "at", damage)
+			s.stats.Damages++
 		}
 	}
 	if had > s.last.index {
@@ -469,6 +545,17 @@ func (r *recovery) judge() error {
 		s.log.Warn("the end of the log is lost; this node does not vote until it has it again", "last", s.last.index, "lost", had)
 	}
 	return nil
+}
+
+// sure is the last entry that no crash can have taken.
+func (r *recovery) sure() raft.Index {
+	switch {
+	case !r.known, r.ballot.foreign:
+		return -1
+	case r.sameBoot:
+		return max(r.m.durable.index, r.m.commit)
+	}
+	return r.m.durable.index
 }
 
 // settle makes memory and directory agree with what was found, and everything durable.
@@ -501,6 +588,21 @@ func (r *recovery) settle() error {
 	s.side.m.first, s.side.m.firstPos, s.side.m.prevTerm = s.first, s.firstPos, s.prevTerm
 	s.side.m.commit, s.side.m.lost = s.commit, s.lost
 	s.side.m.async, s.side.m.behind, s.side.m.new = s.cfg.Async, s.behind, s.new
+	if s.last.index < s.first && s.cfg.Compat == raft.CompatGo {
+		s.sealed.Store(true) // nothing is there yet
+	}
+	s.side.m.sealed = s.sealed.Load()
+	s.hurt.Store(len(s.holes) > 0)
+	s.side.m.hurt = len(s.holes) > 0
+	if len(s.holes) > 0 {
+		s.hurting <- struct{}{}
+	}
+	if !r.known && len(s.data.list) == 0 {
+		s.side.m.scrubbed = s.cfg.Now().Unix() // an empty log holds no damage
+	}
+	if s.side.m.scrubbed > 0 {
+		s.scrub.last = time.Unix(s.side.m.scrubbed, 0)
+	}
 	s.side.m.moved = r.m.moved || s.cfg.Compat == raft.Compat04 || s.last.index >= s.first && (r.ballot.foreign || !r.known && s.cfg.Compat != raft.Compat03)
 	if !clean && len(s.data.list)+len(s.index.list) > 0 {
 		if !errors.Is(r.stop, errZeros) && !errors.Is(r.stop, errNoFile) {
@@ -520,6 +622,9 @@ func (r *recovery) settle() error {
 		return s.fail(err)
 	}
 	b := r.ballot
+	if r.revote {
+		return s.SaveTerm(s.term, s.vote)
+	}
 	if unsure := !r.m.clean && (b.term > 0 || b.vote != "") && !plantedTermOfTheDead; s.term == b.term && (b.foreign || unsure) {
 		return s.SaveTerm(b.term, b.vote) // if only the process died while it saved them, they may be in the page cache alone (R6)
 	}

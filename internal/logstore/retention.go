@@ -144,6 +144,7 @@ func (s *Store) raise(first mark) (data, index []*file, err error) {
 	}
 	s.mu.Lock()
 	s.gen++
+	s.dropHoles(first.index)
 	s.first, s.firstPos, s.prevTerm = first.index, first.pos, first.term
 	for len(s.runs) > 1 && s.runs[1].First <= first.index {
 		s.runs = s.runs[1:]

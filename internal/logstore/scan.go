@@ -41,6 +41,9 @@ func (s *source) limit() int64 {
 // at gives the file that holds pos; pos lies in [base, limit).
 func (s *source) at(pos int64) *sourceFile { return &s.files[(pos-s.base())/s.size] }
 
+// holds tells whether byte pos lies in one of the files.
+func (s *source) holds(pos int64) bool { return pos >= s.base() && pos < s.limit() }
+
 // read fills b from pos on, within one file. What a short file lacks reads as zeros.
 func (s *source) read(b []byte, pos int64) error {
 	f := s.at(pos)
@@ -113,8 +116,9 @@ type scanner struct {
 	next     raft.Index // expected; -1 takes any
 	term     raft.Term  // lower bound
 	checkPos bool
-	sealed   raft.Index // entries above need checksums; -2 = none does
+	sealed   raft.Index // entries above need checksums; -2 = none does, -1 = all do
 	blanks   bool       // blank records are checked too: they fill a file's end or begin, with zeros
+	ahead    int        // how much is read at once; 0 = scanBuffer
 	buf      []byte     // bytes of the files from bufPos on
 	bufPos   int64
 	bytes    []byte // the entry that step found; good until the next step
@@ -129,17 +133,24 @@ func (sc *scanner) peek(pos int64, n int) ([]byte, error) {
 		return sc.buf[pos-sc.bufPos:][:n:n], nil
 	}
 	left := sc.src.at(pos).off + sc.src.size - pos
-	want := int(min(max(int64(n), scanBuffer), left))
+	ahead := int64(scanBuffer)
+	if sc.ahead > 0 {
+		ahead = int64(sc.ahead)
+	}
+	want := int(min(max(int64(n), ahead), left))
 	if cap(sc.buf) < want {
 		sc.buf = make([]byte, want)
 	}
-	sc.buf = sc.buf[:want]
 	sc.bufPos = pos
-	if err := sc.src.read(sc.buf, pos); err != nil {
-		sc.buf = sc.buf[:0]
-		return nil, fmt.Errorf("%w: %w", errRead, err)
+	err := error(nil)
+	for _, size := range []int{want, n} { // what cannot be read may lie behind what is asked for
+		sc.buf = sc.buf[:size]
+		if err = sc.src.read(sc.buf, pos); err == nil {
+			return sc.buf[:n:n], nil
+		}
 	}
-	return sc.buf[:n:n], nil
+	sc.buf = sc.buf[:0]
+	return nil, fmt.Errorf("%w: %w", errRead, err)
 }
 
 // step moves to the next entry. False: there is none, and err says why; pos is where it should have been.
@@ -218,6 +229,7 @@ func (sc *scanner) entry(head []byte) error {
 	if err != nil {
 		return err
 	}
+	bare := sc.sealed > -2 && h.Index > sc.sealed && !entry.Sealed(e)
 	if err := entry.Check(e); err != nil {
 		return err
 	}
@@ -226,7 +238,7 @@ func (sc *scanner) entry(head []byte) error {
 		return fmt.Errorf("%w: index %d of term %d behind term %d", errOrder, h.Index, h.Term, sc.term)
 	case sc.checkPos && h.Pos != sc.pos:
 		return fmt.Errorf("%w: header says %d", errPosition, h.Pos)
-	case sc.sealed > -2 && h.Index > sc.sealed && (h.ChainCRC == 0 || plantedBareNoop && h.BodyCRC == 0): // not BodyCRC: that of an empty body is 0
+	case bare, plantedBareNoop && sc.sealed > -2 && h.Index > sc.sealed && h.BodyCRC == 0:
 		return errBare
 	}
 	sc.bytes, sc.hdr, sc.at = e, h, sc.pos

@@ -19,9 +19,11 @@ import (
 //	     4    2 version, 1
 //	     6    1 compat: 0 go, 1 0.4, 2 0.3
 //	     7    1 flags: 1 clean stop, 2 cut in progress, 4 reset in progress, 8 headers may hold positions of another node's log,
-//	            16 entries count before they are synced (Config.Async), 32 State.Behind, 64 State.New
+//	            16 entries count before they are synced (Config.Async), 32 State.Behind, 64 State.New, 128 entries are damaged
 //	     8    8 sequence: of the valid slots the one with the highest counts
 //	    16    4 CRC-32C of the boot id, as text
+//	    20    1 flags: 1 every entry carries checksums
+//	    24    8 end of the last full search for damage, in seconds since 1970; 0 = never
 //	    32    8 data file size          40    8 index file size
 //	    48    8 first index             56    8 its position
 //	    64    8 term of the entry before first; -2 unknown
@@ -50,6 +52,7 @@ const (
 	flagAsync   = 16
 	flagBehind  = 32
 	flagNew     = 64
+	flagHurt    = 128
 )
 
 // meta is the content of a slot.
@@ -59,7 +62,9 @@ type meta struct {
 	clean, cut, reset   bool
 	moved               bool
 	async               bool
-	behind, new         bool
+	behind, new, hurt   bool
+	sealed              bool
+	scrubbed            int64
 	boot                uint32
 	dataSize, indexSize int64
 	first               raft.Index
@@ -84,13 +89,17 @@ func (m *meta) encode(b []byte) {
 	be.PutUint32(b, sideMagic)
 	be.PutUint16(b[4:], sideVersion)
 	b[6] = byte(m.compat)
-	for i, on := range []bool{m.clean, m.cut, m.reset, m.moved, m.async, m.behind, m.new} {
+	for i, on := range []bool{m.clean, m.cut, m.reset, m.moved, m.async, m.behind, m.new, m.hurt} {
 		if on {
 			b[7] |= 1 << i
 		}
 	}
 	be.PutUint64(b[8:], m.seq)
 	be.PutUint32(b[16:], m.boot)
+	if m.sealed {
+		b[20] = 1
+	}
+	be.PutUint64(b[24:], uint64(m.scrubbed))
 	for i, v := range []int64{m.dataSize, m.indexSize, int64(m.first), m.firstPos, int64(m.prevTerm), int64(m.commit), int64(m.lost), int64(m.term)} {
 		be.PutUint64(b[32+8*i:], uint64(v))
 	}
@@ -111,10 +120,11 @@ func (m *meta) decode(b []byte) bool {
 	}
 	m.compat = raft.Compat(b[6])
 	m.clean, m.cut, m.reset, m.moved = b[7]&flagClean != 0, b[7]&flagCut != 0, b[7]&flagReset != 0, b[7]&flagMoved != 0
-	m.async, m.behind, m.new = b[7]&flagAsync != 0, b[7]&flagBehind != 0, b[7]&flagNew != 0
+	m.async, m.behind, m.new, m.hurt = b[7]&flagAsync != 0, b[7]&flagBehind != 0, b[7]&flagNew != 0, b[7]&flagHurt != 0
 	m.seq = be.Uint64(b[8:])
 	m.boot = be.Uint32(b[16:])
 	n := func(off int) int64 { return int64(be.Uint64(b[off:])) }
+	m.sealed, m.scrubbed = b[20]&1 != 0, n(24)
 	m.dataSize, m.indexSize = n(32), n(40)
 	m.first, m.firstPos, m.prevTerm = raft.Index(n(48)), n(56), raft.Term(n(64))
 	m.commit, m.lost, m.term = raft.Index(n(72)), raft.Index(n(80)), raft.Term(n(88))
@@ -219,6 +229,13 @@ func (s *sidecar) write(slot int) error {
 		return fmt.Errorf("write %s: %w", sideName, err)
 	}
 	return nil
+}
+
+// moved tells whether headers may hold positions of another node's log.
+func (s *sidecar) moved() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.m.moved
 }
 
 func (s *sidecar) close() error { return s.f.Close() }

@@ -97,6 +97,9 @@ type Config struct {
 	CacheBytes int64       // newest entries kept in memory, default 16 MiB
 	Retention  Retention
 
+	// Repairs tells that other members hold copies of what is committed: damage is marked, and waits for Repair, instead of stopping the start.
+	Repairs bool
+
 	// Prewrite is how many bytes are written with zeros ahead of the log, so that syncs are quick; -1 is none. The default is 32 MiB, and with
 	// Async, where nobody waits for a sync, none.
 	Prewrite int64
@@ -200,7 +203,12 @@ type Store struct {
 	// expireMu keeps Reset and a round of Expire apart; it is taken before ioMu.
 	expireMu ioLock
 	// createMu is held while files come and go. It is taken before mu.
-	createMu   ioLock
+	createMu ioLock
+	// careMu is held while damage is looked for or repaired. It is taken before ioMu.
+	careMu     ioLock
+	sealed     atomic.Bool    // every entry of the log carries checksums: none of another implementation was ever in it
+	hurt       atomic.Bool    // holes is not empty
+	hurting    chan struct{}  // see Hurting
 	background sync.WaitGroup // goroutines "prepare" and "ahead"
 	stopping   atomic.Bool    // Close waits for them
 
@@ -224,6 +232,8 @@ type Store struct {
 	dirty    []*file // data files written since their last sync
 	dirtyIdx []*file
 	unsealed bool // an entry without checksum was flushed since the last Sync
+	holes    []hole
+	scrub    scrub
 	stats    Stats
 }
 
@@ -261,6 +271,10 @@ type Stats struct {
 	DataFiles, IndexFiles   int
 	CacheBytes              int64
 	Expired                 int64 // data files deleted by Expire
+	Damages                 int64 // damaged stretches found
+	Repaired                int64 // entries that Repair made whole
+	Mended                  int64 // index and blank records that were made whole from what is around them
+	Scrubbed, ScrubPasses   int64 // bytes that Scrub has read, passes that it has ended
 }
 
 // Open takes the directory, finishes what a crash interrupted and finds the log's end. It changes nothing that Java would not accept.
@@ -270,7 +284,8 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Log, lost: -1, ioMu: newIOLock(), expireMu: newIOLock(), createMu: newIOLock()}
+	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Log, lost: -1, ioMu: newIOLock(), expireMu: newIOLock(), createMu: newIOLock(), careMu: newIOLock(),
+		hurting: make(chan struct{}, 1)}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.release())
 	}

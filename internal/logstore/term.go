@@ -141,7 +141,9 @@ func unescape(s, stops string) (word, rest string, err error) {
 // loadBallot takes the highest valid of currterm, currterm.tmp and currterm.bak: a Java node that dies at the wrong moment leaves only the
 // latter two. A present currterm that is not valid is an error unless another one is valid and not below floor, the term that the sidecar
 // knows of: a term of 0 instead would vote again where this node voted already.
-func loadBallot(fs vfs.FS, dir string, floor raft.Term) (best ballot, err error) {
+//
+// With ours set no Java node has written here: a file without checksum is damaged, too.
+func loadBallot(fs vfs.FS, dir string, floor raft.Term, ours bool) (best ballot, err error) {
 	name := filepath.Join(dir, termName)
 	var bad error
 	found := false
@@ -154,6 +156,9 @@ func loadBallot(fs vfs.FS, dir string, floor raft.Term) (best ballot, err error)
 			return best, fmt.Errorf("read %s: %w", name+suffix, err)
 		}
 		b, err := parseBallot(text)
+		if err == nil && ours && b.foreign {
+			err = errors.New("has no checksum")
+		}
 		switch {
 		case err != nil && suffix == "":
 			bad = fmt.Errorf("%s %w; if it cannot be restored, this node has to join anew with an empty directory", name, err)
@@ -164,9 +169,9 @@ func loadBallot(fs vfs.FS, dir string, floor raft.Term) (best ballot, err error)
 	}
 	switch {
 	case bad != nil && (!found || best.term < floor):
-		return best, bad
+		return best, fmt.Errorf("%w: %w", errBallot, bad)
 	case best.term < floor:
-		return best, fmt.Errorf("%s holds term %d, but this node has voted in term %d", name, best.term, floor)
+		return best, fmt.Errorf("%w: %s holds term %d, but this node has voted in term %d", errBallot, name, best.term, floor)
 	}
 	return best, nil
 }

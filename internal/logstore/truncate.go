@@ -134,7 +134,7 @@ func (s *Store) Reset(next raft.Index, pos int64, prevTerm raft.Term) error {
 	defer s.ioMu.Unlock()
 	keep := mark{index: next - 1, term: prevTerm, pos: pos, end: pos}
 	err := s.side.save(func(m *meta) {
-		m.reset, m.keep, m.clean = true, keep, false
+		m.reset, m.keep, m.clean, m.hurt = true, keep, false, false
 		m.first, m.firstPos, m.prevTerm = next, pos, prevTerm
 		m.commit, m.flushed, m.durable, m.checkpoint = next-1, keep, keep, keep
 	})
@@ -157,6 +157,8 @@ func (s *Store) begin(keep mark) {
 	s.last, s.durable = keep, keep
 	s.runs = nil
 	s.unsealed = false
+	s.holes, s.scrub.running = nil, false
+	s.hurt.Store(false)
 	s.cache.clear()
 	s.tail.reset(keep)
 }

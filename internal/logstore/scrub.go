@@ -1,0 +1,307 @@
+package logstore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"dledger/internal/entry"
+	"dledger/internal/raft"
+)
+
+// cursor is a place in the log: entry next is expected at pos, behind one of term.
+type cursor struct {
+	next raft.Index
+	pos  int64
+	term raft.Term
+}
+
+// scrub is a pass over the whole log that looks for damage.
+type scrub struct {
+	running bool
+	at      cursor
+	begin   int64     // position where the pass began
+	done    int64     // bytes in this pass
+	last    time.Time // when the last pass ended; zero = never
+}
+
+// ScrubState tells how far the search for damage has come.
+type ScrubState struct {
+	Running     bool
+	Done, Total int64     // bytes, of the pass that runs
+	Last        time.Time // end of the last full pass; zero = there was none
+}
+
+// Scrubbing gives the progress of Scrub.
+func (s *Store) Scrubbing() ScrubState {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	k := &s.scrub
+	st := ScrubState{Running: k.running, Last: k.last}
+	if k.running {
+		st.Done, st.Total = k.done, max(s.last.end-k.begin, k.done)
+	}
+	return st
+}
+
+// Scrub reads the next stretch of the log, of about n bytes, and checks everything in it: entries, blank records, index records. What the other
+// records tell is put right at once, what only another member knows is marked and waits for Repair. It gives how many bytes it has read;
+// done tells that a pass is complete, and the next call begins another one. Entries that are not committed and synced are left out.
+func (s *Store) Scrub(n int64) (read int64, done bool, err error) {
+	s.careMu.Lock()
+	defer s.careMu.Unlock()
+	if e := s.failure.Load(); e != nil {
+		return 0, false, *e
+	}
+	s.mu.Lock()
+	k := &s.scrub
+	if !k.running || k.at.next < s.first || k.at.next > s.last.index+1 {
+		at := s.beginning()
+		if !k.running {
+			k.begin, k.done = at.pos, 0
+		}
+		k.running, k.at = true, at
+	}
+	at := k.at
+	to := min(s.commit, s.durable.index)
+	s.mu.Unlock()
+	at, read, err = s.examine(at, to, n)
+	if err != nil {
+		return read, false, err
+	}
+	s.mu.Lock()
+	k.at = at
+	k.done += read
+	done = at.next > to
+	if done {
+		k.running, k.last = false, s.cfg.Now()
+		s.stats.ScrubPasses++
+	}
+	s.stats.Scrubbed += read
+	last := k.last
+	s.mu.Unlock()
+	if done {
+		err = s.fail(s.side.note(func(m *meta) { m.scrubbed = last.Unix() }))
+	}
+	return read, done, err
+}
+
+// beginning is the cursor at the first entry. The caller holds mu.
+func (s *Store) beginning() cursor {
+	return cursor{next: s.first, pos: s.firstPos, term: max(s.prevTerm, 0)}
+}
+
+// suspect looks closer at entry i, which could not be read. It tells whether reading again may tell something else.
+func (s *Store) suspect(err error) bool {
+	if err == nil {
+		return false
+	}
+	var de *DamageError
+	if !errors.As(err, &de) || de.Index < 0 || errors.Is(err, ErrDamaged) {
+		return false
+	}
+	s.careMu.Lock()
+	defer s.careMu.Unlock()
+	s.mu.RLock()
+	to := min(de.Index, s.commit)
+	_, known := s.holeAt(de.Index)
+	s.mu.RUnlock()
+	switch {
+	case known:
+		return true
+	case to < de.Index: // what is not committed may be replaced at any moment; and nobody could give it
+		return false
+	}
+	before := s.Stats()
+	if _, _, err := s.examine(s.soundBefore(de.Index), to, 1<<62); err != nil {
+		s.log.Warn("damage cannot be looked at", "entry", de.Index, "error", err)
+		return false
+	}
+	after := s.Stats()
+	return after.Damages != before.Damages || after.Mended != before.Mended
+}
+
+// soundBefore gives a place to begin from, before entry i: behind an entry that is whole.
+func (s *Store) soundBefore(i raft.Index) cursor {
+	src, done := s.borrow()
+	defer done()
+	d := s.finder(&src)
+	s.mu.RLock()
+	begin := s.beginning()
+	s.mu.RUnlock()
+	for step := raft.Index(1); i-step >= begin.next; step *= 2 {
+		k := i - step
+		if recs := s.rawRecords(k, 1); len(recs) == 1 && recs[0].Index == k && src.holds(recs[0].Pos) && d.whole(recs[0].Pos, k, 0) {
+			return cursor{next: k + 1, pos: d.sc.pos, term: d.sc.hdr.Term}
+		}
+	}
+	return begin
+}
+
+// borrow gives the data files as they are now, to be read until done is called.
+func (s *Store) borrow() (src source, done func()) {
+	s.mu.RLock()
+	list := slices.Clone(s.data.list)
+	for _, f := range list {
+		f.refs.Add(1)
+	}
+	s.mu.RUnlock()
+	src.size = s.data.size
+	for _, f := range list {
+		src.files = append(src.files, sourceFile{off: f.off, name: f.name, f: f.File})
+	}
+	return src, func() {
+		for _, f := range list {
+			s.done(f)
+		}
+	}
+}
+
+func (s *Store) finder(src *source) *finder {
+	return &finder{src: src, records: s.rawRecords, checkPos: !s.side.moved(), sealed: s.needsSeal()}
+}
+
+// needsSeal is scanner.sealed for entries that are known to be there.
+func (s *Store) needsSeal() raft.Index {
+	if s.sealed.Load() {
+		return -1
+	}
+	return anySeal
+}
+
+// examine checks the entries from a place on, up to entry to, which is committed, or as far as about n bytes go; it gives where it stopped, and how
+// many bytes it has looked at. The caller holds careMu.
+func (s *Store) examine(at cursor, to raft.Index, n int64) (cursor, int64, error) {
+	src, done := s.borrow()
+	defer done()
+	s.mu.RLock()
+	gen, last := s.gen, s.last
+	s.mu.RUnlock()
+	d := s.finder(&src)
+	fix := recordFixer{s: s, gen: gen}
+	sc := scanner{src: &src, pos: at.pos, next: at.next, term: at.term, checkPos: d.checkPos, sealed: d.sealed, blanks: true}
+	read := int64(0)
+	for sc.next <= to && read < n {
+		from := sc.pos
+		if sc.step() {
+			read += sc.pos - from
+			if err := fix.add(sc.record()); err != nil {
+				return at, read, err
+			}
+			continue
+		}
+		if err := fix.flush(); err != nil {
+			return at, read, err
+		}
+		cause := sc.err
+		found, ok, err := d.after(sc.pos, sc.next, sc.term, min(to+1, last.index))
+		switch {
+		case err != nil:
+			return at, read, err
+		case s.movedSince(gen):
+			return at, read, nil // it was no damage, and the log is another one now
+		case ok && found.index == sc.next:
+			err = s.fillBlank(sc.pos, found.pos, cause)
+		case ok:
+			s.markHole(hole{lo: sc.next, hi: found.index, pos: sc.pos, end: found.pos}, gen, cause)
+		case to == last.index:
+			s.markHole(hole{lo: sc.next, hi: to + 1, pos: sc.pos, end: last.end}, gen, cause)
+			return cursor{next: to + 1, pos: last.end, term: last.term}, read + last.end - sc.pos, nil
+		default:
+			next, err := s.mark(to + 1)
+			if err != nil {
+				return at, read, fmt.Errorf("%w, and nothing behind it is whole: %w", src.damage(sc.pos, sc.next, cause), err)
+			}
+			s.markHole(hole{lo: sc.next, hi: to + 1, pos: sc.pos, end: next.pos}, gen, cause)
+			return cursor{next: to + 1, pos: next.pos, term: sc.term}, read + next.pos - sc.pos, nil
+		}
+		if err != nil {
+			return at, read, err
+		}
+		read += found.pos - sc.pos
+		sc.pos, sc.next, sc.term, sc.err = found.pos, found.index, max(sc.term, 0), nil
+	}
+	return cursor{next: sc.next, pos: sc.pos, term: sc.term}, read, fix.flush()
+}
+
+// fillBlank writes the blank record that belongs between pos and end, where a file ends, once more.
+func (s *Store) fillBlank(pos, end int64, cause error) error {
+	f := s.use(&s.data, pos)
+	if f == nil {
+		return nil
+	}
+	defer s.done(f)
+	if f.readOnly {
+		return nil // it stays as it is; the entries are whole
+	}
+	if end-pos < entry.BlankSize || end != f.off+s.data.size {
+		return fmt.Errorf("%s at byte %d: %w", f.name, pos-f.off, cause)
+	}
+	if _, err := f.WriteAt(blankRecord(end-pos), pos-f.off); err != nil {
+		return s.fail(fmt.Errorf("write %s: %w", f.name, err))
+	}
+	s.mu.Lock()
+	s.dirty = with(s.dirty, f)
+	s.stats.Mended++
+	s.mu.Unlock()
+	s.log.Warn("damaged blank record is whole again", "file", f.name, "offset", pos-f.off, "reason", cause)
+	return nil
+}
+
+// recordFixer compares index records with the entries they belong to, a stretch at a time, and rewrites those that differ.
+type recordFixer struct {
+	s          *Store
+	gen        uint64
+	from       raft.Index
+	want, have []byte
+}
+
+func (x *recordFixer) add(r entry.Record) error {
+	if len(x.want) == 0 {
+		x.from = r.Index
+	}
+	n := len(x.want)
+	x.want = append(x.want, make([]byte, entry.IndexSize)...)
+	entry.PutRecord(x.want[n:], r)
+	if len(x.want) < 1024*entry.IndexSize && int64(r.Index+1)*entry.IndexSize%x.s.index.size != 0 {
+		return nil
+	}
+	return x.flush()
+}
+
+func (x *recordFixer) flush() error {
+	if len(x.want) == 0 {
+		return nil
+	}
+	s := x.s
+	want := x.want
+	x.want = x.want[:0]
+	at := int64(x.from) * entry.IndexSize
+	f := s.use(&s.index, at)
+	if f == nil {
+		return nil // deleted meanwhile
+	}
+	defer s.done(f)
+	x.have = append(x.have[:0], want...)
+	_, err := f.ReadAt(x.have, at-f.off)
+	if err == nil && bytes.Equal(x.have, want) || s.movedSince(x.gen) {
+		return nil
+	}
+	wrong := int64(0)
+	for i := 0; i < len(want); i += entry.IndexSize {
+		if err != nil || !bytes.Equal(x.have[i:i+entry.IndexSize], want[i:i+entry.IndexSize]) {
+			wrong++
+		}
+	}
+	if _, err := f.WriteAt(want, at-f.off); err != nil {
+		return s.fail(fmt.Errorf("write %s: %w", f.name, err))
+	}
+	s.mu.Lock()
+	s.dirtyIdx = with(s.dirtyIdx, f)
+	s.stats.Mended += wrong
+	s.mu.Unlock()
+	s.log.Warn("damaged index records are made anew from the entries", "file", f.name, "first", x.from, "records", wrong)
+	return nil
+}
