@@ -64,6 +64,10 @@ type Config struct {
 	DiskForceRatio float64 // above it files may be deleted before their time, if ForceClean; default 0.85; 0.05 more is a full disk
 	ForceClean     bool    // delete unexpired data under disk pressure; default false
 
+	NoRepair      bool          // damage stops the start, instead of being repaired with what other members have
+	ScrubRate     int64         // bytes a second at which the log is searched for damage; default 16 MiB, negative = never
+	ScrubInterval time.Duration // between two such searches; default a week
+
 	Heartbeat       time.Duration // default 200 ms; 2 s in compat 0.3 and 0.4
 	HeartbeatLeak   int           // missed heartbeats before a new election; default 3
 	MinVoteInterval time.Duration // pause of a candidate before it tries again, at least; default 50 ms; 300 ms
@@ -146,6 +150,8 @@ func (c Config) withDefaults() Config {
 	or(&c.DeleteWhen, "04")
 	or(&c.DiskCheckRatio, 0.70)
 	or(&c.DiskForceRatio, 0.85)
+	or(&c.ScrubRate, 16<<20)
+	or(&c.ScrubInterval, 7*24*time.Hour)
 	or(&c.Heartbeat, pick(200*time.Millisecond, 2*time.Second))
 	or(&c.HeartbeatLeak, 3)
 	or(&c.MinVoteInterval, pick(50*time.Millisecond, 300*time.Millisecond))
@@ -209,6 +215,8 @@ func (c *Config) check() error {
 		return bad("maxLeadershipTransferWaitIndex", c.TransferLag, "at least 1")
 	case c.TransferWait < time.Millisecond:
 		return bad("leadershipTransferWaitTimeout", c.TransferWait, "at least 1 ms")
+	case c.ScrubInterval < time.Millisecond:
+		return bad("scrubIntervalHours", c.ScrubInterval, "at least 1")
 	case c.ReservedHours < 1:
 		return bad("fileReservedHours", c.ReservedHours, "at least 1")
 	case !areHours(c.DeleteWhen):

@@ -25,6 +25,8 @@ var (
 	// ErrCompacted: retention has deleted the entry. ErrOutOfRange: no such entry is committed here, yet.
 	ErrCompacted  = logstore.ErrCompacted
 	ErrOutOfRange = logstore.ErrOutOfRange
+	// ErrDamaged: the entry is damaged on this member's disk, and is being fetched from another one.
+	ErrDamaged = logstore.ErrDamaged
 )
 
 // NotLeaderError is the form in which ErrNotLeader comes. errors.Is(err, ErrNotLeader) finds it.

@@ -56,6 +56,7 @@ type Ledger struct {
 	stop    chan struct{}
 	tasks   sync.WaitGroup
 	waits   waits // reads at the end of the log
+	mender  mender
 	closing atomic.Bool
 	closed  chan struct{} // closed once Close is done; a second Close waits for it
 	err     error         // of Close
@@ -95,7 +96,7 @@ func Open(cfg Config) (*Ledger, error) {
 
 func open(cfg Config, peers []Peer) (*Ledger, error) {
 	cfg.Logger = cfg.Logger.With("group", cfg.Group, "id", cfg.ID)
-	store, err := openStore(&cfg)
+	store, err := openStore(&cfg, len(peers))
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +123,12 @@ func open(cfg Config, peers []Peer) (*Ledger, error) {
 	cfg.Logger.Info("log opened", "first", s.First, "last", s.Last, "commit", s.Commit, "term", s.Term, "compat", cfg.Compat.String(), "durability", cfg.Durability.String())
 	l.tasks.Go(func() { l.loop.Run(now) })
 	l.tasks.Go(l.keep)
+	if cfg.repairs(len(peers)) {
+		l.tasks.Go(l.mend)
+	}
+	if cfg.ScrubRate > 0 {
+		l.tasks.Go(l.scrub)
+	}
 	if cfg.Durability == Async {
 		l.tasks.Go(l.flush)
 	}
@@ -313,7 +320,7 @@ func (l *Ledger) Append(ctx context.Context, body []byte) (Entry, error) {
 func (l *Ledger) Commit() Index { return l.loop.Commit() }
 
 // Get gives a committed entry as this member has it: the same on every member, but a member may not have heard yet that it is
-// committed. ErrOutOfRange and ErrCompacted tell that the index lies behind or before what is there. No-op entries that the group writes for
+// committed. ErrOutOfRange and ErrCompacted tell that the index lies behind or before what is there, ErrDamaged that another member has to be asked. No-op entries that the group writes for
 // itself have an empty body.
 func (l *Ledger) Get(i Index) (Entry, error) {
 	if c := l.Commit(); i > c {
@@ -373,7 +380,18 @@ func (l *Ledger) scan(ctx context.Context, next Index, f func(entry.Header, []by
 			return ErrClosed
 		}
 		for next <= commit {
+			repaired := l.mender.repaired()
 			p, last, err := l.store.Read(next, commit+1, 1<<20)
+			if errors.Is(err, ErrDamaged) && l.cfg.repairs(len(l.peers)) {
+				select {
+				case <-repaired:
+					continue
+				case <-l.stop:
+					return ErrClosed
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
 			if err != nil {
 				return l.readError(err)
 			}

@@ -124,6 +124,22 @@ var settings = []Setting{
 		}
 		return nil
 	}},
+	{"repairDamage", "repair damaged entries with what other members have; false: they stop the start", flag(func(c *Config) *bool { return &c.NoRepair }, false)},
+	{"scrubBytesPerSecond", "rate at which the whole log is searched for damage now and then; 0 = never", func(c *Config, v string) error {
+		err := number(func(c *Config) *int64 { return &c.ScrubRate })(c, v)
+		if err == nil && c.ScrubRate == 0 {
+			c.ScrubRate = -1
+		}
+		return err
+	}},
+	{"scrubIntervalHours", "how often that is done", func(c *Config, v string) error {
+		n, err := strconv.ParseInt(v, 10, 32)
+		if err != nil {
+			return fmt.Errorf("%q is not a number of hours", v)
+		}
+		c.ScrubInterval = max(time.Duration(n)*time.Hour, 1)
+		return nil
+	}},
 	{"maxPendingBytes", "bytes of appends that may wait for the loop", number(func(c *Config) *int64 { return &c.PendingBytes })},
 
 	{"flushFileInterval", "", nil}, {"checkPointInterval", "", nil}, {"enablePushToFollower", "", nil},

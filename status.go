@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"dledger/internal/logstore"
 	"dledger/internal/raft"
 	"dledger/internal/replica"
 	"dledger/internal/wire"
@@ -24,8 +25,23 @@ type Status struct {
 	Pending      int   // appends that wait for their acknowledgement
 	Abstaining   bool  // the log lost its tail, or the disk is new: no vote and no candidacy until it has caught up
 	Transferring bool
+	Damaged      []Damage     // committed entries that are damaged on this member's disk
+	Scrub        Scrub        // the search for damage
 	Peers        []PeerStatus // on the leader: one for each other member
 	Err          error        // why this member stopped taking part; nil while it does
+}
+
+// Damage is a stretch of damaged entries.
+type Damage struct {
+	First, Last Index
+	Bytes       int64
+}
+
+// Scrub tells how far the search for damage has come.
+type Scrub struct {
+	Running     bool
+	Done, Total int64     // bytes, while it runs
+	Last        time.Time // when the last full pass ended; zero = there was none
 }
 
 // PeerStatus is the leader's view of one other member.
@@ -51,6 +67,10 @@ func (l *Ledger) Status(ctx context.Context) (Status, error) {
 func (l *Ledger) statusOf(s replica.Snapshot) Status {
 	out := Status{Group: l.cfg.Group, ID: l.cfg.ID, Role: s.Role.String(), Term: s.Term, Leader: string(s.Leader), First: s.First, Last: s.Last, Commit: s.Commit,
 		Durable: s.Durable, Pending: s.Waiting, Abstaining: s.Abstaining, Transferring: s.Transferring, Err: s.Err}
+	for _, d := range l.store.Damaged() {
+		out.Damaged = append(out.Damaged, Damage{First: d.First, Last: d.Last, Bytes: d.Bytes})
+	}
+	out.Scrub = Scrub(l.store.Scrubbing())
 	for _, p := range s.Peers {
 		kind, why := l.net.kindOf(p.ID)
 		out.Peers = append(out.Peers, PeerStatus{ID: string(p.ID), State: p.State, Kind: kind, Refused: why, Match: p.Match, Inflight: p.Inflight, Idle: time.Duration(s.Now - p.Heard)})
@@ -62,6 +82,16 @@ func (l *Ledger) statusResponse(s Status) *wire.StatusResponse {
 	a := &wire.StatusResponse{Code: wire.ResultOK, Group: s.Group, ID: raft.ID(s.ID), Role: s.Role, Term: s.Term, LeaderID: raft.ID(s.Leader), First: s.First, Last: s.Last,
 		Durable: s.Durable, Commit: s.Commit, Applied: s.Commit, Pending: s.Pending, UptimeMs: time.Since(l.started).Milliseconds(), Peers: l.addresses(), Node: l.cfg.node(),
 		Durability: l.cfg.Durability.String(), Abstains: s.Abstaining}
+	for _, d := range s.Damaged {
+		a.Damaged = append(a.Damaged, wire.Damage{First: d.First, Last: d.Last, Bytes: d.Bytes})
+	}
+	a.Repaired = l.store.Stats().Repaired
+	if s.Scrub.Running {
+		a.ScrubDone, a.ScrubTotal = s.Scrub.Done, s.Scrub.Total
+	}
+	if !s.Scrub.Last.IsZero() {
+		a.ScrubbedMs = s.Scrub.Last.UnixMilli()
+	}
 	for _, p := range s.Peers {
 		a.Progress = append(a.Progress, wire.Progress{ID: raft.ID(p.ID), State: p.State, Match: p.Match, IdleMs: p.Idle.Milliseconds(), Kind: p.Kind})
 	}
@@ -87,6 +117,12 @@ type Stats struct {
 	DiskReads     int64
 	DataFiles     int64
 	ExpiredFiles  int64
+	Damages       int64 // damaged stretches found
+	Damaged       int64 // bytes that are damaged now
+	Repaired      int64 // entries repaired with what other members had
+	Mended        int64 // index and blank records repaired with what is around them
+	Scrubbed      int64 // bytes searched for damage
+	ScrubPasses   int64 // searches of the whole log
 	Entries       int64 // in the log now
 	CacheBytes    int64
 	UptimeSeconds int64
@@ -97,7 +133,15 @@ func (l *Ledger) Stats() Stats {
 	c, s, st := l.loop.Counters(), l.store.Stats(), l.store.State()
 	return Stats{Turns: c.Turns.Load(), Proposed: c.Proposed.Load(), Committed: c.Committed.Load(), Elections: c.Elections.Load(), Cuts: c.Cuts.Load(),
 		Syncs: s.Syncs, SyncTime: s.SyncTime, SyncMax: time.Duration(c.SyncMaxNanos.Load()), Writes: s.Appends, BytesWritten: s.Bytes, CacheReads: s.CacheReads, DiskReads: s.DiskReads,
-		DataFiles: int64(s.DataFiles), ExpiredFiles: s.Expired, Entries: int64(st.Last - st.First + 1), CacheBytes: s.CacheBytes, UptimeSeconds: int64(time.Since(l.started).Seconds())}
+		DataFiles: int64(s.DataFiles), ExpiredFiles: s.Expired, Damages: s.Damages, Damaged: damagedBytes(l.store.Damaged()), Repaired: s.Repaired, Mended: s.Mended, Scrubbed: s.Scrubbed, ScrubPasses: s.ScrubPasses,
+		Entries: int64(st.Last - st.First + 1), CacheBytes: s.CacheBytes, UptimeSeconds: int64(time.Since(l.started).Seconds())}
+}
+
+func damagedBytes(list []logstore.Damage) (n int64) {
+	for _, d := range list {
+		n += d.Bytes
+	}
+	return n
 }
 
 // addresses gives id → host:port of all members.

@@ -11,14 +11,14 @@ import (
 )
 
 // openStore recovers the log of the member that c describes.
-func openStore(c *Config) (*logstore.Store, error) {
+func openStore(c *Config, members int) (*logstore.Store, error) {
 	fs := c.FS
 	if fs == nil && c.Memory {
 		fs = vfs.NewMem()
 	}
 	s, err := logstore.Open(logstore.Config{
 		FS: fs, Dir: c.root(), DataDirs: c.DataDirs, ReadOnlyDirs: c.ReadOnlyDataDirs,
-		DataFileSize: c.DataFileSize, IndexFileSize: c.IndexFileSize, Compat: c.Compat, Async: c.Durability == Async,
+		DataFileSize: c.DataFileSize, IndexFileSize: c.IndexFileSize, Compat: c.Compat, Async: c.Durability == Async, Repairs: c.repairs(members),
 		Retention: logstore.Retention{ReservedHours: c.ReservedHours, DeleteWhen: c.DeleteWhen, CheckRatio: c.DiskCheckRatio, ForceRatio: c.DiskForceRatio, ForceClean: c.ForceClean},
 		Log:       c.Logger,
 	})

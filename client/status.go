@@ -72,6 +72,11 @@ type NodeStatus struct {
 	Durability  string
 	Failure     string     // why the node no longer takes part
 	Abstains    bool       // it does not vote until it has caught up
+	Damaged     []Damage   // committed entries that are damaged on its disk
+	Repaired    int64      // entries it has repaired since its start
+	ScrubDone   int64      // bytes, of the search for damage that runs
+	ScrubTotal  int64      // 0 = none runs
+	Scrubbed    time.Time  // end of the last full search; zero = there was none
 	Progress    []Progress // what a leader knows of the others
 
 	peers map[string]string // whom the node takes for members
@@ -151,12 +156,21 @@ func (c *Client) nodeStatus(ctx context.Context, n node) NodeStatus {
 	return s
 }
 
+// Damage is a stretch of entries that are damaged on a node's disk.
+type Damage struct{ First, Last, Bytes int64 }
+
 func (s *NodeStatus) fill(a *wire.StatusResponse) {
 	s.Product, s.Version, s.Compat, s.Durability = a.Product, a.Version, a.Compat, a.Durability
 	s.Role, s.Term, s.Leader = a.Role, int64(a.Term), string(a.LeaderID)
 	s.Begin, s.End, s.Commit, s.Durable, s.Applied = int64(a.First), int64(a.Last), int64(a.Commit), int64(a.Durable), int64(a.Applied)
 	s.Pending, s.Uptime, s.Failure = a.Pending, time.Duration(a.UptimeMs)*time.Millisecond, a.Error
-	s.Abstains = a.Abstains
+	s.Abstains, s.Repaired, s.ScrubDone, s.ScrubTotal = a.Abstains, a.Repaired, a.ScrubDone, a.ScrubTotal
+	if a.ScrubbedMs > 0 {
+		s.Scrubbed = time.UnixMilli(a.ScrubbedMs)
+	}
+	for _, d := range a.Damaged {
+		s.Damaged = append(s.Damaged, Damage{First: int64(d.First), Last: int64(d.Last), Bytes: d.Bytes})
+	}
 	for _, p := range a.Progress {
 		idle := time.Duration(p.IdleMs) * time.Millisecond
 		if p.IdleMs < 0 {

@@ -63,6 +63,12 @@ var metrics = []metric{
 	{"dledger_cache_bytes", gauge, "Newest entries kept in memory.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.CacheBytes) }},
 	{"dledger_data_files", gauge, "Data files.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.DataFiles) }},
 	{"dledger_expired_files_total", counter, "Data files deleted by retention.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.ExpiredFiles) }},
+	{"dledger_damages_total", counter, "Damaged stretches of the log found.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Damages) }},
+	{"dledger_damaged_bytes", gauge, "Bytes of committed entries that are damaged and not yet repaired.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Damaged) }},
+	{"dledger_repaired_entries_total", counter, "Damaged entries repaired with what other nodes had.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Repaired) }},
+	{"dledger_mended_records_total", counter, "Damaged index and blank records made anew.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Mended) }},
+	{"dledger_scrubbed_bytes_total", counter, "Bytes searched for damage.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Scrubbed) }},
+	{"dledger_scrub_passes_total", counter, "Searches of the whole log for damage.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.ScrubPasses) }},
 	{"dledger_uptime_seconds", gauge, "Time since the node was started.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.UptimeSeconds) }},
 }
 

@@ -33,6 +33,9 @@ type nodeState struct {
 	Durability string         `json:"durability,omitempty"`
 	Failure    string         `json:"failure,omitempty"`
 	Abstains   bool           `json:"abstains,omitempty"`
+	Damaged    []damageJSON   `json:"damaged,omitempty"`
+	Repaired   int64          `json:"repaired,omitempty"`
+	Scrub      *scrubJSON     `json:"scrub,omitempty"`
 	Progress   []progressJSON `json:"progress,omitempty"`
 }
 
@@ -42,6 +45,18 @@ type progressJSON struct {
 	Match  int64  `json:"match"`
 	IdleMs int64  `json:"idleMs"`
 	Kind   string `json:"kind,omitempty"`
+}
+
+type damageJSON struct {
+	First int64 `json:"first"`
+	Last  int64 `json:"last"`
+	Bytes int64 `json:"bytes"`
+}
+
+type scrubJSON struct {
+	Done  int64  `json:"done,omitempty"`
+	Total int64  `json:"total,omitempty"`
+	Last  string `json:"last,omitempty"` // RFC 3339
 }
 
 type groupState struct {
@@ -129,6 +144,16 @@ func stateOf(group, leader string, nodes []client.NodeStatus) groupState {
 				j.Begin, j.End, j.Commit, j.Durable = &n.Begin, &n.End, &n.Commit, &n.Durable
 			}
 		}
+		j.Repaired = n.Repaired
+		for _, d := range n.Damaged {
+			j.Damaged = append(j.Damaged, damageJSON(d))
+		}
+		if n.ScrubTotal > 0 || !n.Scrubbed.IsZero() {
+			j.Scrub = &scrubJSON{Done: n.ScrubDone, Total: n.ScrubTotal}
+			if !n.Scrubbed.IsZero() {
+				j.Scrub.Last = n.Scrubbed.UTC().Format(time.RFC3339)
+			}
+		}
 		for _, p := range n.Progress {
 			j.Progress = append(j.Progress, progressJSON{ID: p.ID, State: p.State, Match: p.Match, IdleMs: p.Idle.Milliseconds(), Kind: p.Kind})
 		}
@@ -163,6 +188,7 @@ func statusText(group string, nodes []client.NodeStatus) string {
 		if n.Abstains {
 			fmt.Fprintf(&b, "%s does not vote until it has caught up\n", n.ID)
 		}
+		health(&b, n)
 		for _, p := range n.Progress {
 			fmt.Fprintf(&b, "%s holds entries up to %d (%s", p.ID, p.Match, p.State)
 			if p.Kind != "" {
@@ -179,6 +205,23 @@ func statusText(group string, nodes []client.NodeStatus) string {
 		lines[i] = strings.TrimRight(lines[i], " ")
 	}
 	return strings.Join(lines, "\n")
+}
+
+// health says what is known of damage on a node's disk.
+func health(b *bytes.Buffer, n client.NodeStatus) {
+	for _, d := range n.Damaged {
+		fmt.Fprintf(b, "%s has damaged entries: %d to %d, %d bytes\n", n.ID, d.First, d.Last, d.Bytes)
+	}
+	if n.Repaired > 0 {
+		fmt.Fprintf(b, "%s has repaired %d entries since its start\n", n.ID, n.Repaired)
+	}
+	if n.ScrubTotal > 0 {
+		fmt.Fprintf(b, "%s searches for damage: scrubbed %d of %d bytes", n.ID, n.ScrubDone, n.ScrubTotal)
+		if !n.Scrubbed.IsZero() {
+			fmt.Fprintf(b, ", last full pass at %s", n.Scrubbed.UTC().Format(time.RFC3339))
+		}
+		fmt.Fprintln(b)
+	}
 }
 
 func orDash(s string) string {

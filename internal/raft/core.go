@@ -178,6 +178,8 @@ type Core struct {
 	lapsed    bool    // too many members abstained to elect a leader, so none does any more; said in answers to pre-votes until there is a leader
 	failed    bool    // the disk failed for good: no vote, no campaign, no entry
 	full      bool    // the disk has no room for entries
+	damaged   bool    // committed entries are damaged, and are being fetched from others
+	alone     Instant // since when no leader is known
 
 	// follower
 	heard    Instant       // last sign of life of the leader
@@ -249,6 +251,7 @@ func New(cfg Config, in Initial, now Instant) *Core {
 		c.newUntil = now + newPatience*Instant(c.baseTimeout())
 	}
 	c.becomeCandidate()
+	c.alone = now
 	c.campaign.next = now + c.voteInterval()
 	if len(cfg.Members) == 1 {
 		c.campaign.next = now
@@ -556,6 +559,23 @@ func (c *Core) Full(full bool) {
 	}
 	c.full = full
 }
+
+// Damaged tells whether committed entries of this node are damaged. It votes and follows as ever, for what it once held others hold as well; but as
+// leader it could not give those entries to whoever lacks them. So it hands leadership to a member that takes it, and while there is none it
+// stands for election only once nobody else has become leader for some time.
+func (c *Core) Damaged(damaged bool) {
+	damaged = damaged && len(c.peers) > 0
+	if damaged && !c.damaged {
+		c.preferred = c.now + preferredEvery
+	}
+	c.damaged = damaged
+}
+
+// unfit tells that any other member would be the better leader.
+func (c *Core) unfit() bool { return c.full || c.damaged }
+
+// damagedPatience is how many election time-outs a damaged node leaves to the others.
+const damagedPatience = 5
 
 // Expired tells that retention deleted the entries before first.
 func (c *Core) Expired(first Index) { c.log.expire(first) }

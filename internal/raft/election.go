@@ -64,6 +64,9 @@ func (c *Core) voteInterval() Instant {
 // becomeCandidate leaves whatever role this node has, in its present term.
 func (c *Core) becomeCandidate() {
 	was := c.role
+	if was != Candidate {
+		c.alone = c.now
+	}
 	c.role, c.leader, c.matched, c.differs = Candidate, "", noMatch, noDifference
 	c.dropHeld(-1)
 	if was == Leader {
@@ -132,6 +135,8 @@ func (c *Core) tickCandidate() {
 	switch {
 	case c.cfg.NoElection || c.failed:
 		k.phase, k.next = idle, c.now+Instant(c.cfg.MaxVoteInterval)
+	case c.damaged && !c.takingLeadership() && k.phase == idle && c.now < c.alone+damagedPatience*Instant(c.baseTimeout()):
+		k.next = c.alone + damagedPatience*Instant(c.baseTimeout())
 	case c.unmet != nil && k.phase == idle && c.now >= k.next:
 		k.next = c.now + Instant(c.cfg.MaxVoteInterval)
 	case k.phase == idle && c.now >= k.next:

@@ -95,7 +95,7 @@ func (c *Core) take(m *Message) {
 		s = StatusInconsistentLeader
 	case m.Term != c.term:
 		s = StatusInconsistentTerm
-	case c.taking.ref != 0, c.failed, c.full, c.Abstaining(), c.cfg.NoElection:
+	case c.taking.ref != 0, c.failed, c.unfit(), c.Abstaining(), c.cfg.NoElection:
 		s = StatusTakeLeadershipFailed
 	}
 	if s != StatusOK {
@@ -139,19 +139,19 @@ func (c *Core) settleTaking() {
 	*t = taking{}
 }
 
-// looks tells whether this leader has a reason to look for a better one: members are preferred, or its disk is full.
-func (c *Core) looks() bool { return len(c.peers) > 0 && (c.full || len(c.cfg.Preferred) > 0) }
+// looks tells whether this leader has a reason to look for a better one: members are preferred, or its disk is full or damaged.
+func (c *Core) looks() bool { return len(c.peers) > 0 && (c.unfit() || len(c.cfg.Preferred) > 0) }
 
 // lookForBetter hands leadership to the preferred member that is alive and lags least (section 5.8), or to any such member when
-// this one has no room for entries.
+// this one has no room for entries, or has damaged ones.
 func (c *Core) lookForBetter() {
-	if c.transfer.to != "" || !c.full && slices.Contains(c.cfg.Preferred, c.cfg.ID) {
+	if c.transfer.to != "" || !c.unfit() && slices.Contains(c.cfg.Preferred, c.cfg.ID) {
 		return
 	}
 	best := (*progress)(nil)
 	for _, p := range c.peers {
 		ready := c.now-p.heard < Instant(2*c.cfg.Heartbeat) && c.now >= p.declined && c.log.last-p.match < c.cfg.TransferLag
-		if ready && (c.full || slices.Contains(c.cfg.Preferred, p.id)) && (best == nil || p.match > best.match) {
+		if ready && (c.unfit() || slices.Contains(c.cfg.Preferred, p.id)) && (best == nil || p.match > best.match) {
 			best = p
 		}
 	}

@@ -25,6 +25,7 @@ func (brokenLog) SaveTerm(raft.Term, raft.ID) error                          { r
 func (brokenLog) SetCommit(raft.Index) error                                 { return errBroken }
 func (brokenLog) Full() bool                                                 { return false }
 func (brokenLog) Joined() error                                              { return nil }
+func (brokenLog) Hurt() bool                                                 { return false }
 
 // A replica whose disk has failed publishes no commit index that its log may not hold (R7), and still answers its readers (R9).
 func TestFailedDiskFreezesTheCommitIndexAndAnswersReads(t *testing.T) {

@@ -155,6 +155,8 @@ func (l *fakeLog) Full() bool { return l.full }
 
 func (l *fakeLog) Joined() error { return nil }
 
+func (l *fakeLog) Hurt() bool { return false }
+
 const (
 	heartbeat = 200 * time.Millisecond
 	ackWait   = 2500 * time.Millisecond

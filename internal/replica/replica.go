@@ -40,6 +40,8 @@ type Log interface {
 	SetCommit(i raft.Index) error
 	// Full tells that the disk has no room for more entries.
 	Full() bool
+	// Hurt tells that committed entries are damaged.
+	Hurt() bool
 	// Joined notes that this member has caught up; until then a restart finds Initial.Behind, or Initial.New, again.
 	Joined() error
 }
@@ -272,6 +274,7 @@ func (r *Replica) Turn(now raft.Instant) (raft.Instant, bool) {
 	}
 	if r.dead == nil {
 		r.core.Full(r.cfg.Log.Full())
+		r.core.Damaged(r.cfg.Log.Hurt())
 	}
 	for i := range in.msgs {
 		r.step(now, &in.msgs[i])

@@ -63,6 +63,19 @@ type StatusResponse struct {
 	Abstains bool              `json:"abstains,omitempty"` // it does not vote until it has caught up
 	Node
 	Durability string `json:"durability,omitempty"`
+
+	Damaged    []Damage `json:"damaged,omitempty"`
+	Repaired   int64    `json:"repaired,omitempty"`   // entries, since the start
+	ScrubDone  int64    `json:"scrubDone,omitempty"`  // bytes, of the search for damage that runs
+	ScrubTotal int64    `json:"scrubTotal,omitempty"` // 0 = none runs
+	ScrubbedMs int64    `json:"scrubbedMs,omitempty"` // end of the last full one, in milliseconds since 1970; 0 = never
+}
+
+// Damage is a stretch of committed entries that are damaged on a node's disk.
+type Damage struct {
+	First raft.Index `json:"firstIndex"`
+	Last  raft.Index `json:"lastIndex"`
+	Bytes int64      `json:"bytes"`
 }
 
 // Progress is what a leader knows of one follower.

@@ -1,0 +1,241 @@
+package dledger_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"dledger"
+	"dledger/dledgertest"
+	"dledger/internal/vfs"
+)
+
+// scrubbing makes members look for damage every second.
+func scrubbing(id string, c *dledger.Config) {
+	small(id, c)
+	c.ScrubInterval = time.Second
+}
+
+func never(id string, c *dledger.Config) {
+	small(id, c)
+	c.ScrubRate = -1
+}
+
+// flip damages entries in the middle of a member's data files, one in each of count files, and gives how many that were.
+func flip(c *dledgertest.Cluster, id string, count int) int {
+	c.T.Helper()
+	mem := c.Disk(id).Mem()
+	dir := "/" + id + "/dledger-" + id + "/data"
+	names, err := mem.ReadDir(dir)
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	n := 0
+	for i := 0; i+1 < len(names) && n < count; i++ {
+		if err := mem.Flip(filepath.Join(dir, names[i]), int64(1000+137*i), 0x10); err != nil {
+			c.T.Fatal(err)
+		}
+		n++
+	}
+	if n == 0 {
+		c.T.Fatalf("%s has %d data files", id, len(names))
+	}
+	return n
+}
+
+// flipEnd damages the last byte of a member's log.
+func flipEnd(c *dledgertest.Cluster, id string) (name string, off int64) {
+	c.T.Helper()
+	mem := c.Disk(id).Mem()
+	dir := "/" + id + "/dledger-" + id + "/data"
+	names, err := mem.ReadDir(dir)
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	for _, n := range names {
+		b, err := vfs.ReadFile(mem, filepath.Join(dir, n))
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		if end := len(bytes.TrimRight(b, "\x00")); end > 0 {
+			name, off = filepath.Join(dir, n), int64(end-1)
+		}
+	}
+	if err := mem.Flip(name, off, 0x20); err != nil {
+		c.T.Fatal(err)
+	}
+	return name, off
+}
+
+// sameFiles compares the directories of all members, up to where the shorter one ends.
+func sameFiles(c *dledgertest.Cluster) {
+	c.T.Helper()
+	ids := c.IDs()
+	for _, sub := range []string{"data", "index"} {
+		for _, id := range ids[1:] {
+			a, b := c.Disk(ids[0]).Mem(), c.Disk(id).Mem()
+			names, err := a.ReadDir("/" + ids[0] + "/dledger-" + ids[0] + "/" + sub)
+			if err != nil {
+				c.T.Fatal(err)
+			}
+			for _, n := range names {
+				x, err1 := vfs.ReadFile(a, "/"+ids[0]+"/dledger-"+ids[0]+"/"+sub+"/"+n)
+				y, err2 := vfs.ReadFile(b, "/"+id+"/dledger-"+id+"/"+sub+"/"+n)
+				if err := errors.Join(err1, err2); err != nil || !bytes.Equal(x, y) {
+					c.T.Errorf("%s/%s of %s and %s differ (%v)", sub, n, ids[0], id, err)
+				}
+			}
+		}
+	}
+}
+
+// TestScrubFindsDamageAndOthersRepairIt: on a follower and on the leader, while the group is at work, in every compat mode.
+func TestScrubFindsDamageAndOthersRepairIt(t *testing.T) {
+	t.Parallel()
+	for _, compat := range []dledger.Compat{dledger.CompatGo, dledger.Compat04, dledger.Compat03} {
+		setup := dledgertest.Setup{Config: func(id string, c *dledger.Config) { scrubbing(id, c); c.Compat = compat }}
+		setup.Run(t, 3, func(c *dledgertest.Cluster) {
+			appendSome(c, 0, 1000)
+			victims := []string{c.Leader().ID, c.Followers()[0].ID}
+			hits := map[string]int{}
+			for _, id := range victims {
+				hits[id] = flip(c, id, 3)
+			}
+			appendSome(c, 1000, 1100)
+			for _, id := range victims {
+				c.Wait("the repair of "+id, func() bool {
+					s := c.Member(id).Stats()
+					return s.Damages == int64(hits[id]) && s.Repaired >= int64(hits[id]) && s.Damaged == 0 && len(mustStatus(c, id).Damaged) == 0
+				})
+			}
+			c.Agree()
+			time.Sleep(10 * time.Second)
+			for _, id := range victims {
+				if s := c.Member(id).Stats(); s.Damages != int64(hits[id]) || s.ScrubPasses < 5 || mustStatus(c, id).Scrub.Last.IsZero() {
+					t.Errorf("%s: %+v", id, s)
+				}
+			}
+			sameFiles(c)
+		})
+	}
+}
+
+// TestDamageFoundByAReaderIsRepaired: nobody gets wrong bytes meanwhile; an iterator waits for the repair.
+func TestDamageFoundByAReaderIsRepaired(t *testing.T) {
+	t.Parallel()
+	dledgertest.Setup{Config: never}.Run(t, 3, func(c *dledgertest.Cluster) {
+		last := appendSome(c, 0, 1000)
+		c.Stop(c.IDs()...) // so that nothing is in memory
+		for _, id := range c.IDs() {
+			c.Start(id)
+		}
+		c.Leader()
+		c.WaitCommitted(last.Index)
+		id := c.Followers()[0].ID
+		hits := flip(c, id, 3)
+		next := dledger.Index(0)
+		for e, err := range c.Member(id).Entries(c.T.Context(), 0) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want, err := c.Leader().Get(e.Index); err != nil || !bytes.Equal(e.Body, want.Body) {
+				t.Fatalf("entry %d reads as %q, the leader has %q, %v", e.Index, e.Body, want.Body, err)
+			}
+			if next = e.Index; next == last.Index {
+				break
+			}
+		}
+		if s := c.Member(id).Stats(); s.Repaired < int64(hits) || s.Damaged != 0 {
+			t.Errorf("%+v", s)
+		}
+		c.Agree()
+		sameFiles(c)
+	})
+}
+
+// TestDamagedMemberStartsAndIsRepaired: damage behind the last checkpoint shows at the start.
+func TestDamagedMemberStartsAndIsRepaired(t *testing.T) {
+	t.Parallel()
+	dledgertest.Setup{Config: never, Loss: dledgertest.LoseNothing}.Run(t, 3, func(c *dledgertest.Cluster) {
+		appendSome(c, 0, 500)
+		for _, id := range c.IDs() {
+			c.Kill(id)
+			flipEnd(c, id)
+			c.Start(id)
+			c.Wait("the repair of "+id, func() bool { s := c.Member(id).Stats(); return s.Damages > 0 && s.Damaged == 0 })
+			c.Wait("its vote", func() bool { return !mustStatus(c, id).Abstaining })
+			appendSome(c, 500, 510)
+		}
+		c.Agree()
+		sameFiles(c)
+	})
+}
+
+// TestDamagedLeaderHandsOver: what it cannot repair it does not lead with, while another member can lead.
+func TestDamagedLeaderHandsOver(t *testing.T) {
+	t.Parallel()
+	dledgertest.Setup{Config: scrubbing}.Run(t, 3, func(c *dledgertest.Cluster) {
+		appendSome(c, 0, 1000)
+		for _, id := range c.IDs()[:2] { // the same entries, on two of three
+			flip(c, id, 3)
+		}
+		sound := c.IDs()[2]
+		c.Wait("all to be repaired", func() bool {
+			for _, id := range c.IDs()[:2] {
+				if s := c.Member(id).Stats(); s.Damages == 0 || s.Damaged > 0 {
+					return false
+				}
+			}
+			return true
+		})
+		c.Agree()
+		sameFiles(c)
+		// With the third away nobody can repair, and the two go on all the same.
+		c.Stop(c.IDs()...)
+		for _, id := range c.IDs()[:2] { // they hold nothing in memory
+			flip(c, id, 3)
+			c.Start(id)
+		}
+		c.Wait("the damage to be found", func() bool {
+			return c.Member(c.IDs()[0]).Stats().Damaged > 0 && c.Member(c.IDs()[1]).Stats().Damaged > 0
+		})
+		appendSome(c, 1000, 1010)
+		for _, id := range c.IDs()[:2] {
+			d := mustStatus(c, id).Damaged[0]
+			if _, err := c.Member(id).Get(d.First); !errors.Is(err, dledger.ErrDamaged) {
+				t.Errorf("%s gives damaged entry %d: %v", id, d.First, err)
+			}
+		}
+		c.Start(sound)
+		c.Wait("the one without damage to lead, or all to be repaired", func() bool {
+			return c.Member(sound).IsLeader() || c.Member(c.IDs()[0]).Stats().Damaged+c.Member(c.IDs()[1]).Stats().Damaged == 0
+		})
+		c.Wait("all to be repaired", func() bool {
+			return c.Member(c.IDs()[0]).Stats().Damaged+c.Member(c.IDs()[1]).Stats().Damaged == 0
+		})
+		c.Agree()
+		sameFiles(c)
+	})
+}
+
+// TestDamageStopsAMemberThatIsAlone, and one that is told to: there the error names file and byte.
+func TestDamageStopsAMemberThatIsAlone(t *testing.T) {
+	t.Parallel()
+	for _, members := range []int{1, 3} {
+		setup := dledgertest.Setup{Loss: dledgertest.LoseNothing, Config: func(id string, c *dledger.Config) { never(id, c); c.NoRepair = members > 1 }}
+		setup.Run(t, members, func(c *dledgertest.Cluster) {
+			appendSome(c, 0, 500)
+			c.Kill("n0")
+			name, off := flipEnd(c, "n0")
+			err := c.TryStart("n0")
+			if want := fmt.Sprintf("%s at byte ", name); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("start: %v, want %q in it, and a byte before %d", err, want, off)
+			}
+			c.Wipe("n0")
+		})
+	}
+}
