@@ -229,9 +229,9 @@ func large(t *testing.T, rng *rand.Rand) *vfs.Mem {
 // TestRandomDamageIsRepaired: bytes flipped, stretches made zeros or swapped, several at once, in one of data and index; files cut short.
 func TestRandomDamageIsRepaired(t *testing.T) {
 	rng := damageRand(t)
-	runs := 400
+	runs := 200
 	if testing.Short() {
-		runs = 60
+		runs = 30
 	}
 	var healthy *vfs.Mem
 	for run := range runs {
@@ -245,7 +245,7 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 			sizes[i] = max(end(t, m, names[i]), 1)
 		}
 		what := fmt.Sprintf("run %d: %s:", run, dir)
-		for range 1 + rng.IntN(5) {
+		for range 1 + rng.IntN(10) {
 			k := rng.IntN(len(names))
 			f, err := m.OpenFile(names[k], os.O_RDWR)
 			must(t, err)
