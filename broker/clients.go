@@ -433,14 +433,3 @@ func (b *Broker) checkClientConfig(r *request) {
 	}
 	r.ok()
 }
-
-// producersOf gives the connections of a group's producers.
-func (c *clients) producersOf(group string) []*remoting.Conn {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	var conns []*remoting.Conn
-	for s := range c.producers[group] {
-		conns = append(conns, s.conn)
-	}
-	return conns
-}

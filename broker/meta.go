@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -276,19 +275,6 @@ func (m *meta) addressOf(id string) string {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.state.Replicas[id]
-}
-
-// others gives the addresses of the other replicas, as far as they have led or reported to this one.
-func (m *meta) others() []string {
-	all := m.b.clients.reporters()
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	for id, address := range m.state.Replicas {
-		if id != m.b.cfg.Log.ID && !slices.Contains(all, address) {
-			all = append(all, address)
-		}
-	}
-	return all
 }
 
 // fullDue tells whether the log has gone on to another data file since the last full copy.

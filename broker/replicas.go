@@ -22,6 +22,7 @@ const (
 
 	fieldCode   = "__dledgerCode" // of the request to hand over
 	fieldClient = "__dledgerClient"
+	fieldGroup  = "__dledgerGroup" // the client's
 
 	reportEvery = 10 * time.Second
 	reportPause = 50 * time.Millisecond // changes that come together are told together
@@ -169,14 +170,6 @@ func (c *clients) others(f func(*report)) {
 		}
 		f(r)
 	}
-}
-
-// reporters gives the addresses of the replicas that report to this one.
-func (c *clients) reporters() (all []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.others(func(r *report) { all = append(all, r.Address) })
-	return all
 }
 
 // peer is a client that can be asked something: connected here, or to another replica.

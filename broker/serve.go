@@ -60,8 +60,7 @@ func table() map[int32]route {
 		mq.CodeQueryMessage: {anywhere, true, (*Broker).queryMessage},
 		mq.CodeViewMessage:  {anywhere, true, (*Broker).viewMessage},
 
-		mq.CodeEndTransaction:   {atLeader, true, (*Broker).endTransaction},
-		mq.CodeCheckTransaction: {anywhere, false, (*Broker).relayCheck},
+		mq.CodeEndTransaction: {atLeader, true, (*Broker).endTransaction},
 
 		mq.CodeCreateTopic: {atLeader, true, (*Broker).createTopic},
 

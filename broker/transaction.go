@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -433,7 +432,7 @@ func (t *transactions) discard(ctx context.Context, h *half, m *mq.Message) erro
 	return err
 }
 
-// ask sends the question about a half message to a producer of its group: one that is connected here, else by way of another replica.
+// ask sends the question about a half message to a producer of its group, wherever that is connected.
 func (b *Broker) ask(m *mq.Message, checks int) {
 	group := m.Prop(mq.PropProducerGroup)
 	shown, ok := restored(m)
@@ -451,51 +450,11 @@ func (b *Broker) ask(m *mq.Message, checks int) {
 	uniq := m.Prop(mq.PropUniqKey)
 	ext := map[string]string{"tranStateTableOffset": mq.Itoa(m.QueueOffset), "commitLogOffset": mq.Itoa(m.PhysicalOffset), "msgId": uniq, "transactionId": m.Prop(mq.PropTransactionID),
 		"offsetMsgId": m.MsgID(), "topic": shown.Topic, "bname": b.cfg.Name}
-	if b.askHere(group, ext, body) {
-		return
+	to, ok := b.clients.producer(group, "")
+	if !ok {
+		return // the question comes again
 	}
-	for _, address := range b.meta.others() {
-		relayed := map[string]string{fieldFrom: b.host.String(), fieldGroup: group}
-		for k, v := range ext {
-			relayed[k] = v
-		}
-		// One that cannot be reached has no producers for us now; the question comes again.
-		_ = b.replicas.Go(address, remoting.Request{Code: mq.CodeCheckTransaction, Ext: relayed}, forwardTimeout, nil, body)
+	if err := b.askClient(to, remoting.Request{Code: mq.CodeCheckTransaction, Ext: ext}, forwardTimeout, nil, body); err != nil {
+		b.log.Debug("a producer was not asked about its transaction", "group", group, "client", to.id, "error", err)
 	}
-}
-
-// askHere sends the question to one producer of the group that is connected to this replica; false if there is none.
-func (b *Broker) askHere(group string, ext map[string]string, body []byte) bool {
-	conns := b.clients.producersOf(group)
-	for len(conns) > 0 {
-		i := rand.IntN(len(conns))
-		if conns[i].Go(remoting.Request{Code: mq.CodeCheckTransaction, Ext: ext}, 0, nil, body) == nil {
-			return true
-		}
-		conns = slices.Delete(conns, i, i+1)
-	}
-	return false
-}
-
-// fieldGroup names the producers' group in a question that another replica passes on.
-const fieldGroup = "__dledgerGroup"
-
-// relayCheck passes the leader's question on to a producer of this replica.
-func (b *Broker) relayCheck(r *request) {
-	group := r.frame.Ext[fieldGroup]
-	if !r.passed || group == "" {
-		r.refuse(mq.NotSupported, "request type %d not supported", r.code())
-		return
-	}
-	ext := map[string]string{}
-	for k, v := range r.frame.Ext {
-		if k != fieldFrom && k != fieldGroup {
-			ext[k] = v
-		}
-	}
-	if !b.askHere(group, ext, r.body()) {
-		r.refuse(mq.SystemError, "no producer of group %s is here", group)
-		return
-	}
-	r.ok()
 }
