@@ -53,14 +53,24 @@ func BenchmarkEcho(b *testing.B) {
 }
 
 func BenchmarkHeaderParse(b *testing.B) {
-	head := []byte(`{"code":51004,"flag":0,"language":"JAVA","opaque":12345,"serializeTypeCurrentRPC":"JSON","version":0}`)
-	var h Header
-	b.ReportAllocs()
-	for b.Loop() {
-		h = Header{}
-		if err := h.parseJSON(head); err != nil {
-			b.Fatal(err)
-		}
+	for name, head := range map[string]string{
+		"dledger": `{"code":51004,"flag":0,"language":"JAVA","opaque":12345,"serializeTypeCurrentRPC":"JSON","version":0}`,
+		// A message sent by the stock Go client: separators of properties are escaped.
+		"send": `{"code":10,"language":"GO","version":317,"opaque":77,"flag":0,"remark":"","extFields":{"batch":"false","bornTimestamp":"1700000000123",` +
+			`"brokerName":"broker-a","defaultTopic":"TBW102","defaultTopicQueueNums":"4","flag":"0","maxReconsumeTimes":"0","producerGroup":"load",` +
+			`"properties":"UNIQ_KEY\u00010A000001000100000000000000000001\u0002WAIT\u0001true\u0002TAGS\u0001a\u0002","queueId":"3","reconsumeTimes":"0",` +
+			`"sysFlag":"0","topic":"compare","unitMode":"false"}}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			var h Header
+			b.ReportAllocs()
+			for b.Loop() {
+				h = Header{}
+				if err := h.parseJSON([]byte(head)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

@@ -58,7 +58,7 @@ func (h *Header) IsOneWay() bool { return h.Flag&flagOneWay != 0 }
 //
 //  1. The Frame a handler or a done function is given is valid until that function returns; copy the struct to keep it.
 //  2. Body and Ext belong to the receiver for good: the memory behind Body is never written again by this package. A kept Body
-//     keeps the chunk alive that it was read into: at most 64 KiB more than the largest frame in it.
+//     keeps the chunk alive that it was read into: at most 64 KiB more than the largest frame in it. A kept value of Ext keeps all of them alive; clone what is to be kept for long.
 type Frame struct {
 	Header
 	Body []byte

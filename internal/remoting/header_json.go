@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -73,7 +74,7 @@ func AppendString(dst []byte, s string) []byte {
 }
 
 // parseJSON reads a header. The headers that this package and the originals write take the quick way; everything else that is
-// JSON takes the tolerant one: blanks, escapes, numbers as strings, field values that are no strings, null.
+// JSON takes the tolerant one: blanks, numbers as strings, field values that are no strings, null.
 func (h *Header) parseJSON(b []byte) error {
 	if h.parseQuick(b) {
 		return nil
@@ -82,7 +83,7 @@ func (h *Header) parseJSON(b []byte) error {
 	return h.parseTolerant(b)
 }
 
-// parseQuick reads b when it has no blanks, no escapes and only the known keys with values of their own type, in any order.
+// parseQuick reads b when it has no blanks and only the known keys with values of their own type, in any order.
 // It reports false, with h half filled, as soon as that is not so.
 func (h *Header) parseQuick(b []byte) bool {
 	q := quick{b: b}
@@ -90,11 +91,10 @@ func (h *Header) parseQuick(b []byte) bool {
 		return false
 	}
 	for {
-		key, ok := q.string()
-		if !ok || !q.eat(':') {
+		key, plain, ok := q.string()
+		if !ok || !plain || !q.eat(':') {
 			return false
 		}
-		var value []byte
 		switch string(key) {
 		case "code":
 			h.Code, ok = q.int()
@@ -105,15 +105,15 @@ func (h *Header) parseQuick(b []byte) bool {
 		case "version":
 			h.Version, ok = q.int()
 		case "language":
-			if value, ok = q.string(); ok {
+			var value []byte
+			if value, plain, ok = q.string(); ok && plain {
 				h.Language = languageName(value)
 			}
+			ok = ok && plain
 		case "remark":
-			if value, ok = q.string(); ok {
-				h.Remark = string(value)
-			}
+			h.Remark, ok = q.text()
 		case "serializeTypeCurrentRPC":
-			_, ok = q.string()
+			_, _, ok = q.string()
 		case "extFields":
 			h.Ext, ok = q.fields()
 		default:
@@ -154,23 +154,103 @@ func (q *quick) eat(c byte) bool {
 	return false
 }
 
-// string reads a string without escapes, control characters and bytes above ASCII; the result aliases the input.
-func (q *quick) string() ([]byte, bool) {
+// string reads a string as it is spelled between its quotes; the result aliases the input. plain says that it is also spelled as it reads.
+func (q *quick) string() (s []byte, plain, ok bool) {
 	if !q.eat('"') {
-		return nil, false
+		return nil, false, false
 	}
+	ascii, escapes := true, false
 	for i := q.i; i < len(q.b); i++ {
-		c := q.b[i]
-		if c == '"' {
+		switch c := q.b[i]; {
+		case c == '"':
 			s := q.b[q.i:i]
 			q.i = i + 1
-			return s, true
-		}
-		if c == '\\' || c < ' ' || c >= utf8.RuneSelf {
-			return nil, false
+			return s, !escapes, ascii || utf8.Valid(s)
+		case c == '\\':
+			escapes = true
+			i++ // whatever it is, it ends no string
+		case c < ' ':
+			return nil, false, false
+		case c >= utf8.RuneSelf:
+			ascii = false
 		}
 	}
-	return nil, false
+	return nil, false, false
+}
+
+// text reads a string. Escapes that make no character are left to the tolerant way.
+func (q *quick) text() (string, bool) {
+	s, plain, ok := q.string()
+	if !ok || plain {
+		return string(s), ok
+	}
+	return unescape(s)
+}
+
+// unescape gives the text that s spells.
+func unescape(s []byte) (string, bool) {
+	out := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '\\' {
+			out = append(out, s[i])
+			continue
+		}
+		i++ // there is one: the quote behind the string was not escaped
+		switch s[i] {
+		case '"', '\\', '/':
+			out = append(out, s[i])
+		case 'b':
+			out = append(out, '\b')
+		case 'f':
+			out = append(out, '\f')
+		case 'n':
+			out = append(out, '\n')
+		case 'r':
+			out = append(out, '\r')
+		case 't':
+			out = append(out, '\t')
+		case 'u':
+			r, ok := hex4(s[i+1:])
+			if !ok {
+				return "", false
+			}
+			i += 4
+			if utf16.IsSurrogate(r) {
+				if len(s) < i+3 || s[i+1] != '\\' || s[i+2] != 'u' {
+					return "", false
+				}
+				low, ok := hex4(s[i+3:])
+				if r = utf16.DecodeRune(r, low); !ok || r == utf8.RuneError {
+					return "", false
+				}
+				i += 6
+			}
+			out = utf8.AppendRune(out, r)
+		default:
+			return "", false
+		}
+	}
+	return string(out), true
+}
+
+func hex4(s []byte) (r rune, ok bool) {
+	if len(s) < 4 {
+		return 0, false
+	}
+	for _, c := range s[:4] {
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c >= 'a' && c <= 'f':
+			c -= 'a' - 10
+		case c >= 'A' && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return 0, false
+		}
+		r = r<<4 | rune(c)
+	}
+	return r, true
 }
 
 func (q *quick) int() (int32, bool) {
@@ -187,6 +267,7 @@ func (q *quick) int() (int32, bool) {
 	return int32(n), plain && n >= math.MinInt32 && n <= math.MaxInt32
 }
 
+// fields reads an object of strings. All of them that are spelled as they read share one piece of memory.
 func (q *quick) fields() (map[string]string, bool) {
 	if !q.eat('{') {
 		return nil, false
@@ -195,16 +276,28 @@ func (q *quick) fields() (map[string]string, bool) {
 	if q.eat('}') {
 		return fields, true
 	}
+	base, all := q.i, string(q.b[q.i:])
+	text := func() (string, bool) {
+		s, plain, ok := q.string()
+		switch {
+		case !ok:
+			return "", false
+		case !plain:
+			return unescape(s)
+		}
+		hi := q.i - 1 - base // the closing quote
+		return all[hi-len(s) : hi], true
+	}
 	for {
-		key, ok := q.string()
+		key, ok := text()
 		if !ok || !q.eat(':') {
 			return nil, false
 		}
-		value, ok := q.string()
+		value, ok := text()
 		if !ok {
 			return nil, false
 		}
-		fields[string(key)] = string(value)
+		fields[key] = value
 		if q.eat(',') {
 			continue
 		}
