@@ -49,10 +49,13 @@ const (
 	BrokerName  = "broker-a"
 )
 
-// Kind says which servers to start. Exactly one of the fields is set.
+// Kind says which servers to start. Exactly one of Program and Kit is set.
 type Kind struct {
 	Program string     // ours
 	Kit     *stock.Kit // the stock ones
+
+	Lines    []string // more lines for the brokers' configuration
+	Replicas int      // brokers in the group, 3 if it is 0
 }
 
 func (k Kind) nameServer(home, conf string) []string {
@@ -69,7 +72,7 @@ func (k Kind) broker(home, conf string) []string {
 	return []string{k.Program, "broker", "-c", conf}
 }
 
-// Start starts a name server and one group of three brokers in DLedger mode. Configuration files are the same for both kinds.
+// Start starts a name server and one group of brokers, three unless their kind says otherwise, in DLedger mode. Configuration files are the same for both kinds.
 func Start(dir string, names, brokers Kind) (*Cluster, error) {
 	// A broker listens on its port, the one two below it for old clients, and says the one above it, for the original's replication.
 	ports, err := block(1 + 3*4 + 3)
@@ -91,8 +94,16 @@ func Start(dir string, names, brokers Kind) (*Cluster, error) {
 		return nil, err
 	}
 	c.names = append(c.names, p)
-	peers := fmt.Sprintf("n0-127.0.0.1:%d;n1-127.0.0.1:%d;n2-127.0.0.1:%d", ports+13, ports+14, ports+15)
-	for i := range 3 {
+	replicas := brokers.Replicas
+	if replicas == 0 {
+		replicas = 3
+	}
+	var members []string
+	for i := range replicas {
+		members = append(members, fmt.Sprintf("n%d-127.0.0.1:%d", i, ports+13+i))
+	}
+	peers := strings.Join(members, ";")
+	for i := range replicas {
 		id := fmt.Sprintf("n%d", i)
 		port := ports + 1 + 4*i + 2
 		if err := os.MkdirAll(filepath.Join(dir, id), 0o755); err != nil {
@@ -117,6 +128,7 @@ func Start(dir string, names, brokers Kind) (*Cluster, error) {
 			"mappedFileSizeTimerLog=1048576",
 			"diskMaxUsedSpaceRatio=95", // a fuller disk is not what these tests are about
 		}
+		lines = append(lines, brokers.Lines...)
 		file, err := write(filepath.Join(dir, id+".conf"), strings.Join(lines, "\n")+"\n")
 		if err != nil {
 			return nil, err
@@ -354,6 +366,14 @@ func (n *Node) Kill() {
 		time.Sleep(time.Millisecond)
 	}
 	n.pid = 0
+}
+
+// Pid is the id of the node's process.
+func (n *Node) Pid() int {
+	if n.proc != nil {
+		return n.proc.Pid()
+	}
+	return n.pid
 }
 
 // Stop ends the node in an orderly way, as an operator would.

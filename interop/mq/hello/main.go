@@ -73,4 +73,3 @@ func run(names []string, topic string) error {
 		return fmt.Errorf("receive: %w", ctx.Err())
 	}
 }
-

@@ -41,6 +41,7 @@ var ErrUnavailable = errors.New("stock RocketMQ cannot be run here")
 // Kit is one release, ready to run.
 type Kit struct {
 	Release   Release
+	BrokerJVM []string // options of brokers, instead of small ones that start quickly
 	java      string
 	classPath string
 }
@@ -154,7 +155,11 @@ func (k *Kit) NameServer(home, conf string) []string {
 
 // Broker is the argument list of the original's broker. It wants ROCKETMQ_HOME in its environment, as the name server does.
 func (k *Kit) Broker(home, conf string) []string {
-	return k.argv(Options(384), home, "org.apache.rocketmq.broker.BrokerStartup", "-c", conf)
+	jvm := k.BrokerJVM
+	if jvm == nil {
+		jvm = Options(384)
+	}
+	return k.argv(jvm, home, "org.apache.rocketmq.broker.BrokerStartup", "-c", conf)
 }
 
 // Client is the argument list of Stock.java.
