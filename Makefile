@@ -59,6 +59,7 @@ planted:
 
 bench:
 	cd bench && $(GO) run . -quick
+	cd interop/mq && $(GO) run ./compare -quick
 
 # fuzz runs every fuzz target for FUZZTIME. What it finds is kept under testdata/fuzz and is from then on a case of the ordinary tests.
 fuzz:
