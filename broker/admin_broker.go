@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -153,6 +154,7 @@ func (b *Broker) properties() map[string]string {
 		"storeReplyMessageEnable": boolText(c.StoreReplies), "useServerSideResetOffset": boolText(c.ServerReset), "startAcceptSendRequestTimeStamp": mq.Itoa(max(milliseconds(c.AcceptSendsFrom), 0)),
 		"registerNameServerPeriod": ms(c.RegisterEvery), "brokerHeartbeatInterval": ms(c.HeartbeatEvery), "brokerNotActiveTimeoutMillis": ms(c.NotActive), "messageDelayLevel": c.DelayLevels,
 		"transactionTimeOut": ms(c.TransactionTimeout), "transactionCheckMax": mq.Itoa(c.TransactionChecks), "transactionCheckInterval": ms(c.TransactionEvery),
+		"deleteWhen": cmp.Or(c.Log.DeleteWhen, "04"), "fileReservedTime": mq.Itoa(cmp.Or(c.Log.ReservedHours, 73) - 1), // as it came, see keys
 		"timerWheelEnable": boolText(c.TimerEnabled), "timerMaxDelaySec": strconv.FormatInt(int64(c.TimerMax/time.Second), 10), "durability": c.Log.Durability.String(),
 	})
 	return all
@@ -187,7 +189,8 @@ func (b *Broker) updateConfig(r *request) {
 			r.refuse(mq.InvalidParameter, "%.80q is no key=value", line)
 			return
 		case !settable[name]:
-			r.refuse(mq.NoPermission, "the key %.80q cannot be changed by a request", name)
+			b.log.Warn("a key that may not be changed by a request", "key", name, "by", r.from.String())
+			r.refuse(mq.NoPermission, "Can not update config in black list.") // as tools show it
 			return
 		}
 		if err := next.Set(name, value); err != nil {

@@ -13,8 +13,9 @@ import (
 )
 
 // Compatibility: GET_CONSUMER_CONNECTION_LIST (203), GET_PRODUCER_CONNECTION_LIST (204), GET_ALL_PRODUCER_INFO (328), and relayed to clients
-// GET_CONSUMER_RUNNING_INFO (307), CONSUME_MESSAGE_DIRECTLY (309), INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223, as 221). A replica that does not
-// know a client asks the leader; consumers tell all replicas of themselves, producers only the one that they send to.
+// GET_CONSUMER_RUNNING_INFO (307), CONSUME_MESSAGE_DIRECTLY (309), INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223, as 221). The leader lists
+// the clients of all replicas. Requests are relayed by the replica that is asked if the client is connected to it, else by the leader; consumers
+// connect to all replicas.
 
 // relayTimeout is how long a client has to answer, statusTimeout how long for its offsets.
 const (
@@ -63,8 +64,74 @@ func (c *clients) topicsOf(group string) map[string]bool {
 	return found
 }
 
-func (m *member) connection() mq.Connection {
-	return mq.Connection{ClientID: m.id, ClientAddr: m.session.addr.String(), Language: m.language, Version: m.version}
+// consumer gives a group as all replicas know it: nil when nobody is online.
+func (c *clients) consumer(group string) *reportedGroup {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[string]reportedPeer{}
+	whole := &reportedGroup{}
+	add := func(g reportedGroup) {
+		if len(g.Members) == 0 {
+			return
+		}
+		if len(all) == 0 {
+			whole.Data = g.Data
+		}
+		for _, m := range g.Members {
+			if _, known := all[m.ID]; !known {
+				all[m.ID] = m
+			}
+		}
+	}
+	if g := c.consumers[group]; g != nil {
+		add(g.report(group, time.Now()))
+	}
+	c.others(func(r *report) { add(r.Consumers[group]) })
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		whole.Members = append(whole.Members, all[id])
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return whole
+}
+
+// allProducers gives the producers of all groups, as all replicas know them. One that has sent a message but not said who it is will do
+// so within a second, and is left out.
+func (c *clients) allProducers() map[string][]reportedPeer {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[string][]reportedPeer{}
+	add := func(group string, p reportedPeer) {
+		if p.ID != "" && !slices.ContainsFunc(all[group], func(o reportedPeer) bool { return o.ID == p.ID }) {
+			all[group] = append(all[group], p)
+		}
+	}
+	for group, members := range c.producers {
+		for _, m := range members {
+			add(group, reported(m, now))
+		}
+	}
+	c.others(func(r *report) {
+		for group, members := range r.Producers {
+			for _, p := range members {
+				add(group, p)
+			}
+		}
+	})
+	for _, list := range all {
+		slices.SortFunc(list, func(x, y reportedPeer) int { return strings.Compare(x.ID, y.ID) })
+	}
+	return all
+}
+
+func connections(members []reportedPeer) []mq.Connection {
+	list := make([]mq.Connection, len(members))
+	for i, m := range members {
+		list[i] = mq.Connection{ClientID: m.ID, ClientAddr: m.Address, Language: m.Language, Version: m.Version}
+	}
+	return list
 }
 
 func (b *Broker) consumerConnections(r *request) {
@@ -74,25 +141,18 @@ func (b *Broker) consumerConnections(r *request) {
 		r.malformed(err)
 		return
 	}
-	answer := mq.ConsumerConnection{Connections: []mq.Connection{}, Subscriptions: map[string]mq.SubscriptionData{}}
-	c := &b.clients
-	c.mu.RLock()
-	g := c.consumers[name]
-	if g != nil {
-		answer.ConsumeType, answer.MessageModel, answer.ConsumeFromWhere = g.typ, g.model, g.from
-		for topic, sub := range g.subs {
-			answer.Subscriptions[topic] = sub.data
-		}
-		for _, id := range slices.Sorted(maps.Keys(g.members)) {
-			answer.Connections = append(answer.Connections, g.members[id].connection())
-		}
-	}
-	c.mu.RUnlock()
-	if len(answer.Connections) == 0 {
-		if !r.toLeader() {
-			r.refuse(mq.ConsumerNotOnline, "the consumer group[%s] not online", name)
-		}
+	if r.toLeader() {
 		return
+	}
+	g := b.clients.consumer(name)
+	if g == nil {
+		r.refuse(mq.ConsumerNotOnline, "the consumer group[%s] not online", name)
+		return
+	}
+	answer := mq.ConsumerConnection{Connections: connections(g.Members), Subscriptions: map[string]mq.SubscriptionData{},
+		ConsumeType: g.Data.ConsumeType, MessageModel: g.Data.MessageModel, ConsumeFromWhere: g.Data.ConsumeFromWhere}
+	for _, s := range g.Data.Subscriptions {
+		answer.Subscriptions[s.Topic] = s
 	}
 	r.json(answer)
 }
@@ -104,38 +164,28 @@ func (b *Broker) producerConnections(r *request) {
 		r.malformed(err)
 		return
 	}
-	answer := mq.ProducerConnection{Connections: []mq.Connection{}}
-	c := &b.clients
-	c.mu.RLock()
-	for _, m := range c.producers[name] {
-		if m.id != "" { // one that has sent but not said who it is will do so within a second
-			answer.Connections = append(answer.Connections, m.connection())
-		}
-	}
-	c.mu.RUnlock()
-	if len(answer.Connections) == 0 {
-		if !r.toLeader() {
-			r.refuse(mq.SystemError, "the producer group[%s] not exist", name)
-		}
+	if r.toLeader() {
 		return
 	}
-	slices.SortFunc(answer.Connections, func(x, y mq.Connection) int { return strings.Compare(x.ClientID, y.ClientID) })
-	r.json(answer)
+	members := b.clients.allProducers()[name]
+	if len(members) == 0 {
+		r.refuse(mq.SystemError, "the producer group[%s] not exist", name)
+		return
+	}
+	r.json(mq.ProducerConnection{Connections: connections(members)})
 }
 
 func (b *Broker) allProducers(r *request) {
+	if r.toLeader() {
+		return
+	}
+	now := milliseconds(time.Now())
 	table := mq.ProducerTable{Data: map[string][]mq.ProducerInfo{}}
-	c := &b.clients
-	c.mu.RLock()
-	for group, members := range c.producers {
+	for group, members := range b.clients.allProducers() {
 		for _, m := range members {
-			if m.id != "" {
-				table.Data[group] = append(table.Data[group], mq.ProducerInfo{ClientID: m.id, RemoteIP: m.session.addr.String(), Language: m.language, Version: m.version,
-					LastUpdateTimestamp: milliseconds(m.seen)})
-			}
+			table.Data[group] = append(table.Data[group], mq.ProducerInfo{ClientID: m.ID, RemoteIP: m.Address, Language: m.Language, Version: m.Version, LastUpdateTimestamp: now - m.Silent})
 		}
 	}
-	c.mu.RUnlock()
 	r.json(table)
 }
 

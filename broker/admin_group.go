@@ -9,7 +9,8 @@ import (
 // Compatibility: UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200) and its list form (225), GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201),
 // GET_SUBSCRIPTIONGROUP_CONFIG (352), DELETE_SUBSCRIPTIONGROUP (207), GET_CONSUME_STATS (208), GET_BROKER_CONSUME_STATS (317),
 // QUERY_TOPICS_BY_CONSUMER (343), QUERY_SUBSCRIPTION_BY_CONSUMER (345), CLONE_GROUP_OFFSET (314), GET_ALL_CONSUMER_OFFSET (43),
-// INVOKE_BROKER_TO_RESET_OFFSET (222). A group that is made is there on all replicas with its retry topic when the answer comes. Fields of a group
+// INVOKE_BROKER_TO_RESET_OFFSET (222). A group that is made is there on all replicas when the answer comes; its retry topic comes with
+// its first consumer. Fields of a group
 // that a request leaves out have the original's defaults. pullOffset is the consumer's offset: pulls are not tracked. Left out: pages of group tables.
 
 // groupField reads the group that a request is about, which must be there.
@@ -46,7 +47,6 @@ func (b *Broker) createGroups(r *request) {
 // setGroups makes or changes groups: all of them or none.
 func (b *Broker) setGroups(r *request, groups []mq.SubscriptionGroupConfig) {
 	rec := record{Kind: "groups", Groups: map[string]mq.SubscriptionGroupConfig{}}
-	var retries []mq.TopicConfig
 	for _, g := range groups {
 		if err := mq.CheckGroup(g.GroupName); err != nil {
 			r.refuse(mq.InvalidParameter, "%v", err)
@@ -57,26 +57,12 @@ func (b *Broker) setGroups(r *request, groups []mq.SubscriptionGroupConfig) {
 			return
 		}
 		rec.Groups[g.GroupName] = g
-		retry := mq.NewTopicConfig(mq.RetryTopic(g.GroupName), g.RetryQueueNums, mq.PermRead|mq.PermWrite)
-		if _, there := b.meta.topicConfig(retry.TopicName); !there && g.RetryQueueNums > 0 && !mq.IsSystemGroup(g.GroupName) {
-			if rec.Topics == nil {
-				rec.Topics = map[string]mq.TopicConfig{}
-			}
-			rec.Topics[retry.TopicName] = retry
-			retries = append(retries, retry)
-		}
 	}
 	if len(groups) == 0 {
 		r.refuse(mq.InvalidParameter, "no group in groupConfigList")
 		return
 	}
-	b.meta.submit(rec, func(err error) {
-		if err != nil || retries == nil {
-			b.done(r, err)
-			return
-		}
-		b.names.topics(retries, func() { r.ok() })
-	})
+	b.meta.submit(rec, func(err error) { b.done(r, err) })
 }
 
 func (b *Broker) allGroupConfig(r *request) {

@@ -250,7 +250,7 @@ func queueEntry(stored []byte, want filter) (e mq.ConsumeQueueEntry, err error) 
 	if err != nil {
 		return e, fmt.Errorf("a message in the queue: %w", err)
 	}
-	e = mq.ConsumeQueueEntry{PhysicOffset: m.PhysicalOffset, PhysicSize: int32(size), TagsCode: mq.TagsCode(m.Prop(mq.PropTags)), Eval: true}
+	e = mq.ConsumeQueueEntry{PhysicOffset: m.PhysicalOffset, PhysicSize: int32(size), TagsCode: mq.TagsCode(m.Prop(mq.PropTags))}
 	if want != nil {
 		e.Eval = want.MatchCode(e.TagsCode) && want.Match(stored)
 	}

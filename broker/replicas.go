@@ -102,14 +102,7 @@ func (c *clients) report() *report {
 	defer c.mu.RUnlock()
 	r := &report{Address: c.b.cfg.address(), Consumers: map[string]reportedGroup{}, Producers: map[string][]reportedPeer{}}
 	for group, g := range c.consumers {
-		d := reportedGroup{Data: mq.ConsumerData{GroupName: group, ConsumeType: g.typ, MessageModel: g.model, ConsumeFromWhere: g.from}}
-		for _, s := range g.subs {
-			d.Data.Subscriptions = append(d.Data.Subscriptions, s.data)
-		}
-		for _, m := range g.members {
-			d.Members = append(d.Members, reported(m, now))
-		}
-		r.Consumers[group] = d
+		r.Consumers[group] = g.report(group, now)
 	}
 	for group, members := range c.producers {
 		for _, m := range members {
@@ -117,6 +110,18 @@ func (c *clients) report() *report {
 		}
 	}
 	return r
+}
+
+// report is a group as others are told of it; clients.mu is held.
+func (g *consumers) report(name string, now time.Time) reportedGroup {
+	d := reportedGroup{Data: mq.ConsumerData{GroupName: name, ConsumeType: g.typ, MessageModel: g.model, ConsumeFromWhere: g.from}}
+	for _, s := range g.subs {
+		d.Data.Subscriptions = append(d.Data.Subscriptions, s.data)
+	}
+	for _, m := range g.members {
+		d.Members = append(d.Members, reported(m, now))
+	}
+	return d
 }
 
 // told takes another replica's report.

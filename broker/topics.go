@@ -26,7 +26,6 @@ func systemTopics(cfg *Config) []mq.TopicConfig {
 		mq.NewTopicConfig(mq.TopicSchedule, 18, rw),
 		mq.NewTopicConfig(mq.TopicHalf, 1, rw),
 		mq.NewTopicConfig(mq.TopicOpHalf, 1, rw),
-		mq.NewTopicConfig(mq.TopicTransCheckMax, 1, rw),
 		mq.NewTopicConfig(mq.ReplyTopic(cfg.Cluster), 1, rw),
 		mq.NewTopicConfig(mq.TopicReviveStem+cfg.Cluster, 8, rw),
 		mq.NewTopicConfig(mq.TopicSyncMembersStem+cfg.Name, 1, mq.PermInherit),

@@ -417,8 +417,26 @@ func (t *transactions) check(ctx context.Context) error {
 	return nil
 }
 
+// still notes that a half is as it was, and gives err back.
+func (t *transactions) still(h *half, err error) error {
+	t.mu.Lock()
+	h.busy = false
+	t.mu.Unlock()
+	return err
+}
+
 // discard moves a half that nobody decides about where operators find it.
 func (t *transactions) discard(ctx context.Context, h *half, m *mq.Message) error {
+	there := make(chan error, 1)
+	t.b.ensureTopic(mq.NewTopicConfig(mq.TopicTransCheckMax, 1, mq.PermRead|mq.PermWrite), func(err error) { there <- err })
+	select {
+	case err := <-there:
+		if err != nil {
+			return t.still(h, err)
+		}
+	case <-ctx.Done():
+		return t.still(h, ctx.Err())
+	}
 	kept := *m
 	kept.Topic, kept.QueueID, kept.PreparedOffset = mq.TopicTransCheckMax, 0, m.PhysicalOffset
 	t.b.log.Warn("a transaction was asked about too often and is given up", "group", m.Prop(mq.PropProducerGroup), "topic", m.Prop(mq.PropRealTopic), "key", m.Prop(mq.PropUniqKey))

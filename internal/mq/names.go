@@ -98,7 +98,7 @@ func checkName(what, name string, lenMax int) error {
 	}
 	for i := 0; i < len(name); i++ {
 		if !nameByte(name[i]) {
-			return fmt.Errorf("the %s %.80q contains illegal characters: only letters, digits and %% | _ - are allowed", what, name)
+			return nameError("The specified " + what + " contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$") // as tools show it
 		}
 	}
 	if len(name) > lenMax {
@@ -106,6 +106,10 @@ func checkName(what, name string, lenMax int) error {
 	}
 	return nil
 }
+
+type nameError string
+
+func (e nameError) Error() string { return string(e) }
 
 func nameByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '%' || c == '|'

@@ -2,6 +2,7 @@ package msgstore
 
 import (
 	"errors"
+	"math"
 	"os"
 	"sort"
 
@@ -75,17 +76,12 @@ const (
 // Get reads messages of a queue from offset on: at most maxMsgs and maxBytes, but at least one if one is there. A nil filter wants all.
 func (s *Store) Get(topic string, queueID int32, offset int64, maxMsgs, maxBytes int, filter Filter) GetResult {
 	q := s.queue(topic, queueID)
-	var lo, hi int64
 	if q == nil {
-		if lo = s.floor(topic, queueID); lo == 0 {
-			return GetResult{Status: NoSuchQueue}
-		}
-		hi = lo
-	} else {
-		var err error
-		if lo, hi, err = s.bounds(q); err != nil {
-			return s.unread(q, offset, err)
-		}
+		return GetResult{Status: NoSuchQueue}
+	}
+	lo, hi, err := s.bounds(q)
+	if err != nil {
+		return s.unread(q, offset, err)
 	}
 	r := GetResult{Min: lo, Max: hi, Next: offset}
 	switch {
@@ -221,8 +217,7 @@ type Bounds struct{ Min, Max int64 }
 func (s *Store) Bounds(topic string, queueID int32) Bounds {
 	q := s.queue(topic, queueID)
 	if q == nil {
-		n := s.floor(topic, queueID)
-		return Bounds{n, n}
+		return Bounds{}
 	}
 	lo, hi, err := s.bounds(q)
 	if err != nil {
@@ -241,7 +236,7 @@ func (s *Store) MaxOffset(topic string, queueID int32) int64 {
 	if q := s.queue(topic, queueID); q != nil {
 		return q.view().end
 	}
-	return s.floor(topic, queueID)
+	return 0
 }
 
 // Queues gives the queues of a topic that hold or held messages.
@@ -387,6 +382,7 @@ type QueryResult struct {
 // Query finds messages of a topic by a key or unique key that were stored between begin and end (ms), at most max.
 func (s *Store) Query(topic, key string, max int, begin, end int64) (QueryResult, error) {
 	r := QueryResult{LastTime: s.stats.time.Load(), LastPos: s.stats.to.Load()}
+	end = min(end, math.MaxInt64/2) // tools ask for everything up to the end of time, which must not run over
 	seen := map[int64]bool{}
 	err := s.index.find(mq.KeyHash(mq.IndexKey(topic, key)), begin, end, func(pos int64) bool {
 		if seen[pos] {
