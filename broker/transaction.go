@@ -63,6 +63,9 @@ func isHalf(m *mq.Message) bool {
 
 // divert changes a message that must not reach its queue now into the one that is stored in its place; mq.Success: go on.
 func (b *Broker) divert(m *mq.Message) (code int32, remark string) {
+	if p := m.Properties; !strings.Contains(p, mq.PropTranMsg) && !strings.Contains(p, mq.PropDelay) && !strings.Contains(p, mq.PropTimerDeliverMs) {
+		return mq.Success, "" // most messages
+	}
 	if isHalf(m) {
 		if b.conf().RejectTransaction {
 			return mq.NoPermission, "the broker[" + b.cfg.IP + "] sending transaction message is forbidden"

@@ -306,6 +306,9 @@ func FuzzProperties(f *testing.F) {
 			return
 		}
 		want := PropMap(p)
+		if got := PropGet(p, name); got != want[name] {
+			t.Fatalf("get %q from %q: %q, want %q", name, p, got, want[name])
+		}
 		want[name] = value
 		if got := PropMap(PropSet(p, name, value)); !maps.Equal(got, want) {
 			t.Fatalf("set %q to %q in %q: %q, want %q", name, value, p, got, want)

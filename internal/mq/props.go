@@ -79,13 +79,19 @@ func PropAll(p string) iter.Seq2[string, string] {
 	}
 }
 
-// PropGet gives a property's value, "" if there is none. Of several with one name the last counts, as in the original.
+// PropGet gives a property's value, "" if there is none. Of several with one name the last counts, as in the original. name holds no divider.
 func PropGet(p, name string) string {
 	var found string
-	for k, v := range PropAll(p) {
-		if k == name {
-			found = v
+	n := len(name)
+	for len(p) > n+1 {
+		end := strings.IndexByte(p, valueEnd[0])
+		if end < 0 {
+			end = len(p)
 		}
+		if end > n+1 && p[n] == nameEnd[0] && p[:n] == name && n > 0 {
+			found = p[n+1 : end]
+		}
+		p = p[min(end+1, len(p)):]
 	}
 	return found
 }
