@@ -117,6 +117,7 @@ func (b *Broker) open() (err error) {
 	}
 	b.replicas = remoting.NewClient(remoting.ClientConfig{Dial: b.cfg.Dial, Version: mq.Version, DialTimeout: time.Second,
 		PauseMin: 20 * time.Millisecond, PauseMax: 200 * time.Millisecond, IdleMax: -1, QueueMax: 64 << 20})
+	b.gate.wake = make(chan struct{}, 1)
 	b.gate.b, b.offsets.b, b.polls.b = b, b, b
 	b.clients.open(b)
 	b.names.open(b)

@@ -26,6 +26,7 @@ type gate struct {
 	held     []*request
 	bytes    int  // of held
 	draining bool // somebody passes held ones on
+	wake     chan struct{}
 }
 
 // Bounds of what is held.
@@ -74,7 +75,12 @@ func (g *gate) hold(r *request) {
 		go r.refuse(mq.ServiceNotAvailable, "no leader, and %d requests wait for one", heldMax)
 		return
 	}
-	g.held = append(g.held, r)
+	if g.held = append(g.held, r); len(g.held) == 1 {
+		select {
+		case g.wake <- struct{}{}:
+		default:
+		}
+	}
 	g.bytes += size
 }
 
@@ -135,25 +141,27 @@ func (g *gate) giveUp(r *request, why string) {
 	r.refuse(mq.ServiceNotAvailable, "%s", why)
 }
 
-// run answers what was held too long, and tries the others again.
+// run answers what was held too long, and tries the others again; while nothing is held it sleeps.
 func (g *gate) run(ctx context.Context) error {
-	tick := time.NewTicker(retryEvery)
-	defer tick.Stop()
+	defer func() { g.expire(time.Now().Add(time.Hour)) }()
 	for {
 		select {
 		case <-ctx.Done():
-			g.expire(time.Now().Add(time.Hour))
-			return ctx.Err()
-		case <-tick.C:
+			return nil
+		case <-g.wake:
 		}
-		g.mu.Lock()
-		none := len(g.held) == 0
-		g.mu.Unlock()
-		if none {
-			continue
+		for held := true; held; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(retryEvery):
+			}
+			g.expire(time.Now())
+			g.drain()
+			g.mu.Lock()
+			held = len(g.held) > 0
+			g.mu.Unlock()
 		}
-		g.expire(time.Now())
-		g.drain()
 	}
 }
 
