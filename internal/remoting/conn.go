@@ -2,6 +2,7 @@ package remoting
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -62,6 +63,7 @@ type Conn struct {
 	Value any
 
 	nc      net.Conn
+	stream  net.Conn // what frames travel on: nc, or TLS over it; guarded by mu, but for the read goroutine, which alone sets it
 	opt     *options
 	keeper  *keeper
 	handler Handler // nil: requests are answered with CodeUnsupported
@@ -89,6 +91,7 @@ type call struct {
 // options are what Server and Client settings come down to for one connection.
 type options struct {
 	server     bool // stop reading while the peer does not read
+	tls        *TLS // of a server; nil = every connection is plain
 	version    int32
 	queueMax   int
 	idle       time.Duration // 0 = never
@@ -101,7 +104,7 @@ type options struct {
 }
 
 func newConn(nc net.Conn, opt *options, k *keeper, h Handler) *Conn {
-	c := &Conn{nc: nc, opt: opt, keeper: k, handler: h}
+	c := &Conn{nc: nc, stream: nc, opt: opt, keeper: k, handler: h}
 	c.toWrite.L, c.drained.L = &c.mu, &c.mu
 	c.active.Store(k.now())
 	return c
@@ -262,6 +265,7 @@ func (c *Conn) enqueue(h *Header, body [][]byte) error {
 func (c *Conn) write() {
 	var sending queue
 	var vector, unsent net.Buffers
+	var record []byte // for TLS
 	c.mu.Lock()
 	for {
 		for c.out.size == 0 && c.err == nil {
@@ -273,11 +277,17 @@ func (c *Conn) write() {
 			return
 		}
 		sending, c.out = c.out, sending
+		stream := c.stream
 		c.mu.Unlock()
 
 		vector = sending.vector(vector[:0])
 		unsent = vector // WriteTo consumes its receiver
-		_, err := unsent.WriteTo(c.nc)
+		var err error
+		if _, secure := stream.(*tls.Conn); secure {
+			record, err = whole(stream, unsent, record)
+		} else {
+			_, err = unsent.WriteTo(stream)
+		}
 		clear(vector)
 		c.active.Store(c.keeper.now())
 		c.opt.systemCall.Add(1)
@@ -299,12 +309,20 @@ func (c *Conn) write() {
 // read is the read goroutine: it runs until the connection fails.
 func (c *Conn) read() {
 	var f Frame
+	fresh := c.opt.tls != nil
 	for {
-		n, err := c.in.fill(c.nc)
+		n, err := c.in.fill(c.stream)
 		c.opt.systemCall.Add(1)
 		if n > 0 {
 			c.active.Store(c.keeper.now())
 			c.opt.bytesIn.Add(uint64(n))
+		}
+		if fresh && n > 0 {
+			fresh = false
+			if err := c.secure(); err != nil {
+				c.fail(err)
+				return
+			}
 		}
 		handled := false
 		for {

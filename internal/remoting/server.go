@@ -12,6 +12,7 @@ import (
 type ServerConfig struct {
 	Handler Handler
 
+	TLS         *TLS                       // nil: every connection is plain
 	Version     int32                      // goes into the header of every answer
 	ConnsMax    int                        // further connections are closed at once; default 10000
 	QueueMax    int                        // bytes that may wait to be sent on one connection before it is no longer read from; default 16 MiB
@@ -43,6 +44,7 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	s := &Server{cfg: cfg, keeper: newKeeper(), listeners: make(map[net.Listener]struct{}), conns: make(map[*Conn]struct{})}
 	s.opt.server = true
+	s.opt.tls = cfg.TLS
 	s.opt.version = cfg.Version
 	s.opt.bounds(cfg.QueueMax, cfg.StallMax, cfg.IdleMax)
 	return s

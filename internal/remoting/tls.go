@@ -1,0 +1,348 @@
+package remoting
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// TLSMode says what a server does with connections that begin with a TLS handshake, and with those that do not (TlsMode in the Java original).
+type TLSMode string
+
+const (
+	TLSDisabled   TLSMode = "disabled"   // TLS connections are closed
+	TLSPermissive TLSMode = "permissive" // both are served
+	TLSEnforcing  TLSMode = "enforcing"  // plain connections are closed
+)
+
+// TLSSettings are the original's tls.* keys (section 1.6). Paths name PEM files.
+type TLSSettings struct {
+	Mode     TLSMode // tls.server.mode, default permissive
+	TestMode bool    // tls.test.mode.enable: the server makes itself a certificate, the client trusts any; default true
+	Client   bool    // tls.enable: connections that this process opens use TLS
+
+	ServerKey, ServerCert, ServerTrust string // tls.server.keyPath, .certPath, .trustCertPath
+	ServerAuthClient                   bool   // tls.server.authClient: clients must show a certificate that ServerTrust vouches for
+	ServerNeedAuth                     string // tls.server.need.client.auth: none, optional or require
+	ClientKey, ClientCert, ClientTrust string // tls.client.keyPath, .certPath, .trustCertPath
+	ClientAuthServer                   bool   // tls.client.authServer: servers must show a certificate that ClientTrust vouches for
+}
+
+// DefaultTLS are the settings without any key: as the original, a server takes both kinds of connections, with a certificate of its own making.
+func DefaultTLS() TLSSettings {
+	return TLSSettings{Mode: TLSPermissive, TestMode: true, ServerNeedAuth: "none"}
+}
+
+// Set sets one key of the original's. known is false for keys that are none of TLS.
+func (s *TLSSettings) Set(key, value string) (known bool, err error) {
+	flag := func(to *bool) error {
+		switch strings.ToLower(value) {
+		case "true":
+			*to = true
+		case "false":
+			*to = false
+		default:
+			return fmt.Errorf("%s: %q is neither true nor false", key, value)
+		}
+		return nil
+	}
+	switch key {
+	case "tls.enable":
+		return true, flag(&s.Client)
+	case "tls.test.mode.enable":
+		return true, flag(&s.TestMode)
+	case "tls.server.mode":
+		switch m := TLSMode(strings.ToLower(value)); m {
+		case TLSDisabled, TLSPermissive, TLSEnforcing:
+			s.Mode = m
+			return true, nil
+		}
+		return true, fmt.Errorf("%s: %q is not disabled, permissive or enforcing", key, value)
+	case "tls.server.need.client.auth":
+		switch v := strings.ToLower(value); v {
+		case "none", "optional", "require":
+			s.ServerNeedAuth = v
+			return true, nil
+		}
+		return true, fmt.Errorf("%s: %q is not none, optional or require", key, value)
+	case "tls.server.authClient":
+		return true, flag(&s.ServerAuthClient)
+	case "tls.client.authServer":
+		return true, flag(&s.ClientAuthServer)
+	case "tls.server.keyPath":
+		s.ServerKey = value
+	case "tls.server.certPath":
+		s.ServerCert = value
+	case "tls.server.trustCertPath":
+		s.ServerTrust = value
+	case "tls.client.keyPath":
+		s.ClientKey = value
+	case "tls.client.certPath":
+		s.ClientCert = value
+	case "tls.client.trustCertPath":
+		s.ClientTrust = value
+	case "tls.server.keyPassword", "tls.client.keyPassword":
+		if value != "" {
+			return true, fmt.Errorf("%s: keys with a password are not read; take it off with openssl pkey", key)
+		}
+	default:
+		return false, nil
+	}
+	return true, nil
+}
+
+// TLS is settings at work. Files that change are read again at the next handshake; one that cannot be read then leaves what was read before in force.
+type TLS struct {
+	set TLSSettings
+	log func(err error) // of files that changed and cannot be read
+
+	mu     sync.Mutex
+	server *tls.Config
+	client *tls.Config
+	seen   map[string]time.Time // modification times of the files when they were read
+}
+
+// NewTLS reads the files that s names. Errors name the file. failed, if not nil, hears of files that cannot be read again later.
+func NewTLS(s TLSSettings, failed func(error)) (*TLS, error) {
+	if failed == nil {
+		failed = func(error) {}
+	}
+	t := &TLS{set: s, log: failed}
+	if err := t.load(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Mode is the server's.
+func (t *TLS) Mode() TLSMode { return t.set.Mode }
+
+// ForClient tells whether connections that this process opens use TLS: because the settings say so, or because its own kind takes no others.
+func (t *TLS) ForClient() bool { return t.set.Client || t.set.Mode == TLSEnforcing }
+
+func (t *TLS) files() []string {
+	var all []string
+	for _, f := range []string{t.set.ServerKey, t.set.ServerCert, t.set.ServerTrust, t.set.ClientKey, t.set.ClientCert, t.set.ClientTrust} {
+		if f != "" {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// load builds both configurations; with an error nothing has changed.
+func (t *TLS) load() error {
+	seen := map[string]time.Time{}
+	for _, f := range t.files() {
+		info, err := os.Stat(f)
+		if err != nil {
+			return fmt.Errorf("TLS: %w", err)
+		}
+		seen[f] = info.ModTime()
+	}
+	server := &tls.Config{MinVersion: tls.VersionTLS12}
+	switch {
+	case t.set.ServerCert != "" && t.set.ServerKey != "":
+		cert, err := tls.LoadX509KeyPair(t.set.ServerCert, t.set.ServerKey)
+		if err != nil {
+			return fmt.Errorf("TLS: certificate %s with key %s: %w", t.set.ServerCert, t.set.ServerKey, err)
+		}
+		server.Certificates = []tls.Certificate{cert}
+	case t.set.TestMode:
+		if t.server != nil {
+			server.Certificates = t.server.Certificates // the one made before
+			break
+		}
+		cert, err := selfSigned()
+		if err != nil {
+			return fmt.Errorf("TLS: make a certificate: %w", err)
+		}
+		server.Certificates = []tls.Certificate{cert}
+	case t.set.Mode != TLSDisabled:
+		return fmt.Errorf("TLS: mode %s without tls.test.mode.enable needs tls.server.certPath and tls.server.keyPath", t.set.Mode)
+	}
+	verify := t.set.ServerAuthClient && t.set.ServerTrust != ""
+	switch {
+	case t.set.TestMode || t.set.ServerNeedAuth == "none" && !verify:
+	case verify && t.set.ServerNeedAuth != "optional":
+		server.ClientAuth = tls.RequireAndVerifyClientCert
+	case verify:
+		server.ClientAuth = tls.VerifyClientCertIfGiven
+	case t.set.ServerNeedAuth == "require":
+		server.ClientAuth = tls.RequireAnyClientCert
+	default:
+		server.ClientAuth = tls.RequestClientCert
+	}
+	var err error
+	if server.ClientCAs, err = pool(t.set.ServerTrust); err != nil {
+		return err
+	}
+	// The original checks the chain and not the name: addresses of brokers are numbers.
+	client := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}
+	if t.set.ClientAuthServer && !t.set.TestMode {
+		roots, err := pool(t.set.ClientTrust)
+		if err != nil {
+			return err
+		}
+		client.VerifyConnection = chainOf(roots)
+	}
+	if t.set.ClientCert != "" && t.set.ClientKey != "" {
+		cert, err := tls.LoadX509KeyPair(t.set.ClientCert, t.set.ClientKey)
+		if err != nil {
+			return fmt.Errorf("TLS: certificate %s with key %s: %w", t.set.ClientCert, t.set.ClientKey, err)
+		}
+		client.Certificates = []tls.Certificate{cert}
+	}
+	t.server, t.client, t.seen = server, client, seen
+	return nil
+}
+
+// pool reads the certificates of a file; nil, which means the system's, for none.
+func pool(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("TLS: %w", err)
+	}
+	p := x509.NewCertPool()
+	if !p.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("TLS: %s holds no certificate", file)
+	}
+	return p, nil
+}
+
+// chainOf accepts servers whose certificate leads to roots, whatever their name.
+func chainOf(roots *x509.CertPool) func(tls.ConnectionState) error {
+	return func(s tls.ConnectionState) error {
+		between := x509.NewCertPool()
+		for _, c := range s.PeerCertificates[1:] {
+			between.AddCert(c)
+		}
+		_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between})
+		return err
+	}
+}
+
+func selfSigned() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: "dledger test certificate"}, NotBefore: time.Now().Add(-24 * time.Hour),
+		NotAfter: time.Now().AddDate(10, 0, 0), KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
+
+// current gives both configurations, read again if a file has changed.
+func (t *TLS) current() (server, client *tls.Config) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for f, at := range t.seen {
+		info, err := os.Stat(f)
+		if err == nil && info.ModTime().Equal(at) {
+			continue
+		}
+		if err == nil {
+			err = t.load()
+		}
+		if err != nil {
+			t.log(err)
+		}
+		break
+	}
+	return t.server, t.client
+}
+
+// Dial opens a TLS connection to address.
+func (t *TLS) Dial(ctx context.Context, address string) (net.Conn, error) {
+	_, cfg := t.current()
+	return (&tls.Dialer{NetDialer: &net.Dialer{}, Config: cfg}).DialContext(ctx, "tcp", address)
+}
+
+const (
+	tlsHandshake = 0x16 // the first byte of a TLS connection; a frame begins with 0, being smaller than 16 MiB
+	tlsLimit     = 10 * time.Second
+)
+
+// errPlain and errSecure close connections of the kind that the mode excludes.
+var (
+	errPlain  = errors.New("plain connection, and TLS is enforced")
+	errSecure = errors.New("TLS connection, and TLS is disabled")
+)
+
+// secure looks at the first bytes that have arrived, n of them, and makes a TLS connection of one that begins like that.
+func (c *Conn) secure() error {
+	first := c.in.chunk[c.in.r:c.in.w]
+	t := c.opt.tls
+	switch isTLS := first[0] == tlsHandshake; {
+	case !isTLS && t.Mode() == TLSEnforcing:
+		return errPlain
+	case !isTLS:
+		return nil
+	case t.Mode() == TLSDisabled:
+		return errSecure
+	}
+	server, _ := t.current()
+	s := tls.Server(&unread{Conn: c.nc, first: first}, server)
+	c.in = reader{}
+	ctx, cancel := context.WithTimeout(context.Background(), tlsLimit)
+	defer cancel()
+	if err := s.HandshakeContext(ctx); err != nil {
+		return fmt.Errorf("TLS handshake: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stream = s
+	return nil
+}
+
+// unread is a connection whose first bytes have been read already.
+type unread struct {
+	net.Conn
+	first []byte
+}
+
+func (u *unread) Read(b []byte) (int, error) {
+	if len(u.first) > 0 {
+		n := copy(b, u.first)
+		u.first = u.first[n:]
+		return n, nil
+	}
+	return u.Conn.Read(b)
+}
+
+// whole writes pieces to a TLS connection as one: each piece would be a record of its own.
+func whole(w io.Writer, pieces net.Buffers, buf []byte) ([]byte, error) {
+	buf = buf[:0]
+	for _, p := range pieces {
+		buf = append(buf, p...)
+	}
+	_, err := w.Write(buf)
+	if cap(buf) > 1<<20 {
+		buf = nil // a large answer's memory is not kept
+	}
+	return buf, err
+}
