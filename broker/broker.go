@@ -36,6 +36,7 @@ type Broker struct {
 	routes map[int32]route
 
 	server    *remoting.Server
+	tls       *remoting.TLS
 	listeners []net.Listener
 	replicas  *remoting.Client // connections to the other replicas of this group
 
@@ -107,6 +108,15 @@ func Open(cfg Config) (*Broker, error) {
 }
 
 func (b *Broker) open() (err error) {
+	b.tls, err = remoting.NewTLS(b.cfg.TLS, func(err error) {
+		b.log.Warn("certificates cannot be read again, the old ones stay in force", "error", err)
+	})
+	if err != nil {
+		return err
+	}
+	if b.cfg.Dial == nil && b.tls.ForClient() {
+		b.cfg.Dial = b.tls.Dial
+	}
 	if err := b.listen(); err != nil {
 		return err
 	}
@@ -193,7 +203,7 @@ func (b *Broker) listen() error {
 }
 
 func (b *Broker) serve() {
-	b.server = remoting.NewServer(remoting.ServerConfig{Handler: remoting.HandlerFunc(b.handle), Version: mq.Version, ConnsMax: b.cfg.ConnsMax,
+	b.server = remoting.NewServer(remoting.ServerConfig{Handler: remoting.HandlerFunc(b.handle), TLS: b.tls, Version: mq.Version, ConnsMax: b.cfg.ConnsMax,
 		Opened: b.clients.opened, Closed: b.clients.closed, AcceptError: func(err error) {
 			b.log.Warn("connections cannot be accepted for now", "error", err)
 		}})

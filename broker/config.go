@@ -19,6 +19,7 @@ import (
 
 	"dledger"
 	"dledger/internal/mq"
+	"dledger/internal/remoting"
 )
 
 // Config describes one replica of one broker group. NewConfig gives the defaults; Name, Dir and the log's group, id and peers are needed
@@ -64,6 +65,8 @@ type Config struct {
 	TimerEnabled       bool
 	TimerMax           time.Duration // timerMaxDelaySec
 
+	TLS remoting.TLSSettings // of clients, other replicas and name servers, by the original's tls.* keys; the log's own port has none
+
 	Logger *slog.Logger
 
 	// For tests of programs: the network between clients, replicas and name servers.
@@ -90,6 +93,7 @@ func NewConfig() Config {
 		DelayLevels:        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
 		TransactionTimeout: 6 * time.Second, TransactionChecks: 15, TransactionEvery: 30 * time.Second,
 		TimerEnabled: true, TimerMax: 3 * 24 * time.Hour,
+		TLS: remoting.DefaultTLS(),
 	}
 }
 
@@ -144,8 +148,31 @@ func (c *Config) Set(key, value string) error {
 		}
 		return nil
 	}
+	if known, err := c.TLS.Set(key, value); known {
+		return err
+	}
+	if key == "tls.config.file" { // keys of a file of their own, as the original has them
+		return c.setFile(value)
+	}
 	if !slices.Contains(c.idle, key) {
 		c.idle = append(c.idle, key)
+	}
+	return nil
+}
+
+func (c *Config) setFile(name string) error {
+	load := properties.Loader{Encoding: properties.UTF8, DisableExpansion: true}
+	p, err := load.LoadFile(name)
+	if err != nil {
+		return fmt.Errorf("tls.config.file: %w", err)
+	}
+	for _, key := range p.Keys() {
+		value, _ := p.Get(key)
+		if known, err := c.TLS.Set(key, value); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		} else if !known {
+			c.idle = append(c.idle, key)
+		}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package namesrv
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -10,14 +11,16 @@ import (
 	"time"
 
 	"dledger/internal/mq"
+	"dledger/internal/remoting"
 )
 
 // Config holds the settings of a Server. The zero value is usable: port 9876 on all addresses, nothing on disk.
 type Config struct {
-	Address  string       // host:port to listen on; default ":9876"
-	Listener net.Listener // takes the place of Address
-	KVFile   string       // where the key-value configuration is kept; "" = in memory only
-	Logger   *slog.Logger // default: nothing is logged
+	Address  string               // host:port to listen on; default ":9876"
+	Listener net.Listener         // takes the place of Address
+	KVFile   string               // where the key-value configuration is kept; "" = in memory only
+	Logger   *slog.Logger         // default: nothing is logged
+	TLS      remoting.TLSSettings // by the original's tls.* keys; default: plain connections and TLS with a certificate of its own making
 
 	ScanInterval  time.Duration // how often silent brokers are looked for; default 1 s
 	BrokerTimeout time.Duration // silence after which a broker is gone that has not named a time itself; default 120 s
@@ -143,7 +146,7 @@ var without = []string{
 // FromProperties reads the keys of the original's configuration file. What it does not know, or knows to be without effect here, is
 // named in warnings.
 func FromProperties(properties map[string]string) (cfg Config, warnings []string, err error) {
-	cfg.Address = DefaultAddress
+	cfg.Address, cfg.TLS = DefaultAddress, remoting.DefaultTLS()
 	if err := cfg.setDefaults(); err != nil {
 		return cfg, nil, err
 	}
@@ -161,8 +164,12 @@ func FromProperties(properties map[string]string) (cfg Config, warnings []string
 			return cfg, nil, err
 		}
 	}
-	for name := range left {
-		if !slices.Contains(without, name) {
+	for _, name := range slices.Sorted(maps.Keys(left)) {
+		known, err := cfg.TLS.Set(name, strings.TrimSpace(properties[name]))
+		if err != nil {
+			return cfg, nil, err
+		}
+		if !known && !slices.Contains(without, name) {
 			warnings = append(warnings, name)
 		}
 	}

@@ -44,6 +44,12 @@ func Listen(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	secure, err := remoting.NewTLS(cfg.TLS, func(err error) {
+		cfg.Logger.Warn("certificates cannot be read again, the old ones stay in force", "error", err)
+	})
+	if err != nil {
+		return nil, err
+	}
 	l := cfg.Listener
 	if l == nil {
 		if l, err = net.Listen("tcp", cfg.Address); err != nil {
@@ -55,6 +61,7 @@ func Listen(cfg Config) (*Server, error) {
 	s.routes = newRoutes(cfg.Logger)
 	s.net = remoting.NewServer(remoting.ServerConfig{
 		Handler: remoting.HandlerFunc(s.handle),
+		TLS:     secure,
 		Version: mq.Version,
 		Closed: func(c *remoting.Conn, cause error) {
 			s.routes.dropConn(c, "its connection has ended: "+cause.Error())

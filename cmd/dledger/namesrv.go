@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -132,5 +133,15 @@ func readProperties(file string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.Map(), nil
+	all := p.Map()
+	if file := all["tls.config.file"]; file != "" { // keys of a file of their own, as the original has them
+		delete(all, "tls.config.file")
+		more, err := readProperties(file)
+		if err != nil {
+			return nil, fmt.Errorf("tls.config.file: %w", err)
+		}
+		maps.Copy(more, all)
+		return more, nil
+	}
+	return all, nil
 }

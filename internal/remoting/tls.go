@@ -115,10 +115,13 @@ type TLS struct {
 	seen   map[string]time.Time // modification times of the files when they were read
 }
 
-// NewTLS reads the files that s names. Errors name the file. failed, if not nil, hears of files that cannot be read again later.
+// NewTLS reads the files that s names; settings without anything are the default ones. Errors name the file. failed, if not nil, hears of files that cannot be read again later.
 func NewTLS(s TLSSettings, failed func(error)) (*TLS, error) {
 	if failed == nil {
 		failed = func(error) {}
+	}
+	if s == (TLSSettings{}) {
+		s = DefaultTLS()
 	}
 	t := &TLS{set: s, log: failed}
 	if err := t.load(); err != nil {
