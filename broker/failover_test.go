@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"dledger/internal/mq"
 	"dledger/internal/msgstore"
 	"dledger/internal/remoting"
+	"dledger/namesrv"
 )
 
 // all gives every message of a queue as a replica has them.
@@ -286,4 +288,34 @@ func TestRestartFindsWhatWasThere(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A name server that was away is told everything within moments of its return, by brokers that have nothing new to say: their heartbeats,
+// which are as frequent as the tries, do not put those off.
+func TestNameServerThatReturnsIsToldAtOnce(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		c.leader()
+		for range 3 {
+			if err := c.names.Close(); err != nil {
+				c.T.Fatal(err)
+			}
+			time.Sleep(7*time.Second + 300*time.Millisecond) // of virtual time
+			l, err := c.net.listen(testNames)
+			if err != nil {
+				c.T.Fatal(err)
+			}
+			if c.names, err = namesrv.Listen(namesrv.Config{Listener: l}); err != nil {
+				c.T.Fatal(err)
+			}
+			back := time.Now()
+			cl := c.client("10.0.9.9")
+			c.Wait("registrations of all", func() bool {
+				f, err := cl.r.Call(c.T.Context(), testNames, remoting.Request{Code: mq.CodeClusterInfo}, time.Second)
+				return err == nil && bytes.Count(f.Body, []byte(":10911")) == 3
+			})
+			if d := time.Since(back); d > 3*time.Second {
+				c.T.Errorf("registered %v after the name server was back", d)
+			}
+		}
+	})
 }

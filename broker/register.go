@@ -56,23 +56,27 @@ func (n *registrar) run(ctx context.Context) error {
 	every, beat := time.NewTicker(max(n.b.cfg.RegisterEvery, time.Second)), time.NewTicker(max(n.b.cfg.HeartbeatEvery, 100*time.Millisecond))
 	defer every.Stop()
 	defer beat.Stop()
-	failed := n.register(nil, registerTimeout)
-	for {
-		retry := (<-chan time.Time)(nil)
-		if failed {
+	var retry <-chan time.Time // set while a name server has to be told again; heartbeats do not put it off
+	register := func() {
+		retry = nil
+		if n.register(nil, registerTimeout) {
 			retry = time.After(registerTimeout)
 		}
+	}
+	register()
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-n.wake:
+			register()
 		case <-every.C:
+			register()
 		case <-retry:
+			register()
 		case <-beat.C:
 			n.beat()
-			continue
 		}
-		failed = n.register(nil, registerTimeout)
 	}
 }
 
