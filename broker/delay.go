@@ -194,15 +194,8 @@ func (d *delays) due(i int, m *mq.Message) time.Time {
 	return at
 }
 
-// undelayed is a delayed message as consumers get it.
-func undelayed(m *mq.Message) (*mq.Message, bool) {
-	real, ok := restored(m)
-	if !ok {
-		return nil, false
-	}
-	real.DelProp(mq.PropDelay, mq.PropTimerDelaySec, mq.PropTimerDelayMs, mq.PropTimerDeliverMs, mq.PropTimerOutMs)
-	return real, true
-}
+// undelayed is a delayed message as consumers get it. They see how it was delayed, as with the original.
+func undelayed(m *mq.Message) (*mq.Message, bool) { return restored(m) }
 
 // delayOffsets gives the offset of the first message of each level, from 1, that was not delivered, as the log tells; the leader may be some seconds further.
 func (b *Broker) delayOffsets() map[int]int64 {

@@ -173,7 +173,7 @@ func (b *Broker) sendRetry(r *request, h *sendHeader, m *mq.Message, uniq string
 			return
 		}
 		m.Topic, m.QueueID = dead.TopicName, 0
-		m.DelProp(mq.PropDelay)
+		m.SetProp(mq.PropDelay, "0")
 		b.keep(r, m, uniq)
 	})
 }

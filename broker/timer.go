@@ -279,7 +279,7 @@ func (t *timers) replacement(w timer, now int64) (*mq.Message, error) {
 		real.Topic, real.QueueID = mq.TopicTimer, 0
 		real.SetProp(mq.PropTimerRollTimes, mq.Itoa(rolls+1))
 	} else {
-		real.DelProp(mq.PropRealTopic, mq.PropRealQueueID, mq.PropTimerDelaySec, mq.PropTimerDelayMs, mq.PropTimerDeliverMs)
+		real.DelProp(mq.PropRealTopic, mq.PropRealQueueID) // consumers see how it was delayed; PropTimerOutMs says that it was
 		real.SetProp(mq.PropTimerDequeueMs, mq.Itoa(now))
 	}
 	if w.offset < t.old {

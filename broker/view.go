@@ -60,7 +60,7 @@ func (b *Broker) queryMessage(r *request) {
 func (b *Broker) sendBack(r *request) {
 	f := r.fields()
 	offset, group, level := f.Int64("offset"), f.Str("group"), f.Int32("delayLevel")
-	origin, limit := f.StrOr("originMsgId", ""), f.Int32Or("maxReconsumeTimes", -1)
+	limit := f.Int32Or("maxReconsumeTimes", -1)
 	if err := f.Err(); err != nil {
 		r.malformed(err)
 		return
@@ -91,16 +91,13 @@ func (b *Broker) sendBack(r *request) {
 		m.SetProp(mq.PropRetryTopic, strings.Clone(old.Topic))
 	}
 	if m.Prop(mq.PropOriginMessageID) == "" {
-		if origin == "" {
-			origin = old.MsgID()
-		}
-		m.SetProp(mq.PropOriginMessageID, origin)
+		m.SetProp(mq.PropOriginMessageID, old.MsgID()) // what the client thinks it is does not count: newer ones send the unique id
 	}
 	target := mq.NewTopicConfig(m.Topic, config.RetryQueueNums, mq.PermRead|mq.PermWrite)
 	if old.ReconsumeTimes >= limit || level < 0 {
 		target = mq.NewTopicConfig(mq.DLQTopic(group), 1, mq.PermRead|mq.PermWrite)
 		m.Topic, m.QueueID = target.TopicName, 0
-		m.DelProp(mq.PropDelay)
+		m.SetProp(mq.PropDelay, "0")
 	} else {
 		if level == 0 {
 			level = 3 + old.ReconsumeTimes
