@@ -39,10 +39,10 @@ var (
 	addrs   = mask{`/?127\.0\.0\.1:\d+`, "ADDR"}
 	clients = mask{`[0-9.]+@\S+`, "CLIENT"}
 	inlog   = mask{`(commitLogOffset=|CommitLog Offset: +|physicOffset=)\d+`, "${1}N"} // our log has records of its own
-	traces  = mask{`(?m)^(\tat |\t\.\.\. |For more information).*\n?`, ""}
+	traces  = mask{`(?m)^(\tat |\t\.\.\. |For more information|See https:).*\n?`, ""}
 	spaces  = mask{` {2,}`, "  "}
 	// The original's table of groups by topic names the topic as a group of its own.
-	itself = mask{`(?m)^(MessageTrack \[consumerGroup=admin, .*\nSee .*|(DefaultCluster  )?admin  admin(  .*)?$)\n?|MessageTrack \[consumerGroup=admin, .*\nSee .*`, ""}
+	itself = mask{`MessageTrack \[consumerGroup=admin, .*\n?|(?m:^(DefaultCluster  )?admin  admin(  .*)?$\n?)`, ""}
 
 	reals   = mask{`\b\d+\.\d+\b`, "REAL"}
 	numbers = mask{`\b\d+\b`, "N"}
@@ -111,7 +111,7 @@ var commands = []command{
 	{file: "skipAccumulatedMessage", words: "skipAccumulatedMessage -g admin_clone -t admin -f true"},
 	{file: "allocateMQ", words: "allocateMQ -t admin -i 10.0.0.1,10.0.0.2"},
 	{file: "sendMsgStatus", words: "sendMsgStatus -b broker-a -c 2 -s 10", mask: []mask{{`rt=\d+ms`, "rt=N"}}},
-	{file: "getNamesrvConfig", words: "getNamesrvConfig", mask: []mask{values}, only: `^(kvConfigPath|configStorePath|orderMessageEnable|listenPort)\b`, sort: true},
+	{file: "getNamesrvConfig", words: "getNamesrvConfig", mask: []mask{values}, only: `^(kvConfigPath|orderMessageEnable|listenPort)\b`, sort: true},
 	{file: "updateKvConfig", words: "updateKvConfig -s NS -k K -v V"},
 	{file: "deleteKvConfig", words: "deleteKvConfig -s NS -k K"},
 	{file: "updateOrderConf", words: "updateOrderConf -t admin -v broker-a:4 -m put"},

@@ -609,7 +609,10 @@ func goTransaction(s *scene) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s.say("checked %s", sorted(v.checked))
-	s.say("got %s, repeats %d", got, got.repeats())
+	s.say("got %s", got)
+	if n := got.repeats(); n > 3 {
+		s.say("%d repeats", n) // a check may meet the verdict on its way
+	}
 	return nil
 }
 

@@ -182,14 +182,20 @@ func block(n int) (int, error) {
 	return 0, fmt.Errorf("no %d free ports in a row", n)
 }
 
-// Ready waits until each of groups broker groups takes sends, which it tries with a topic of its own.
+// Ready waits until every name server that runs names a leader for each of groups broker groups, and those take a new topic.
 func (c *Cluster) Ready(ctx context.Context, groups int) error {
 	var last error
 	err := harness.Until(ctx, "broker groups that lead", func() bool {
-		leaders, err := c.Leaders(ctx)
-		if err != nil || len(leaders) < groups {
-			last = errors.Join(err, fmt.Errorf("%d groups have a leader", len(leaders)))
-			return false
+		var leaders map[string]string
+		for server := range strings.SplitSeq(c.NameServer, ";") {
+			var err error
+			switch leaders, err = leadersOf(ctx, server); {
+			case err != nil && strings.Contains(c.NameServer, ";"):
+				continue // it may have been killed
+			case err != nil || len(leaders) < groups:
+				last = errors.Join(err, fmt.Errorf("name server %s knows %d leaders", server, len(leaders)))
+				return false
+			}
 		}
 		for _, addr := range leaders {
 			if err := c.CreateTopicAt(ctx, addr, "ready", 1); err != nil {
@@ -197,7 +203,7 @@ func (c *Cluster) Ready(ctx context.Context, groups int) error {
 				return false
 			}
 		}
-		return true
+		return len(leaders) >= groups
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w\n%s", err, last, c.Logs())
@@ -205,9 +211,31 @@ func (c *Cluster) Ready(ctx context.Context, groups int) error {
 	return nil
 }
 
-// Leaders asks the name server for the address of id 0 by broker name.
+// Leaders asks a name server for the address of id 0 by broker name.
 func (c *Cluster) Leaders(ctx context.Context) (map[string]string, error) {
-	r, err := c.askNames(ctx, 106, nil)
+	var all error
+	for server := range strings.SplitSeq(c.NameServer, ";") {
+		leaders, err := leadersOf(ctx, server)
+		if err == nil {
+			return leaders, nil
+		}
+		all = errors.Join(all, err)
+	}
+	return nil, all
+}
+
+// Leader waits until a name server names a leader of a broker group, and gives the node that it is.
+func (c *Cluster) Leader(ctx context.Context, broker string) (n *Node, err error) {
+	err = harness.Until(ctx, "a leader of "+broker, func() bool {
+		leaders, err := c.Leaders(ctx)
+		n = c.NodeAt(leaders[broker])
+		return err == nil && n != nil
+	})
+	return n, err
+}
+
+func leadersOf(ctx context.Context, server string) (map[string]string, error) {
+	r, err := Ask(ctx, server, 106, nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -231,19 +259,6 @@ func (c *Cluster) Leaders(ctx context.Context) (map[string]string, error) {
 	return leaders, nil
 }
 
-// askNames asks one name server after the other until one answers.
-func (c *Cluster) askNames(ctx context.Context, code int, fields map[string]string) (Answer, error) {
-	var all error
-	for addr := range strings.SplitSeq(c.NameServer, ";") {
-		a, err := Ask(ctx, addr, code, fields, nil)
-		if err == nil {
-			return a, nil
-		}
-		all = errors.Join(all, err)
-	}
-	return Answer{}, all
-}
-
 var unquoted = regexp.MustCompile(`([{,])(-?\d+):`) // the original writes integer keys bare
 
 // CreateTopic makes a topic with queues on every broker group and waits until the name server knows it.
@@ -257,10 +272,16 @@ func (c *Cluster) CreateTopic(ctx context.Context, topic string, queues int) err
 			return err
 		}
 	}
-	return harness.Until(ctx, "a route for "+topic, func() bool {
-		r, err := c.askNames(ctx, 105, map[string]string{"topic": topic})
-		return err == nil && r.Code == 0 && bytes.Count(r.Body, []byte(`"writeQueueNums"`)) == len(leaders)
-	})
+	for server := range strings.SplitSeq(c.NameServer, ";") {
+		err := harness.Until(ctx, "a route for "+topic+" at "+server, func() bool {
+			r, err := Ask(ctx, server, 105, map[string]string{"topic": topic}, nil)
+			return err == nil && r.Code == 0 && bytes.Count(r.Body, []byte(`"writeQueueNums"`)) == len(leaders)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CreateTopicAt makes a topic on the broker at addr.
@@ -337,11 +358,14 @@ func (c *Cluster) Logs() string {
 		if err != nil {
 			continue // it was there a moment ago
 		}
+		text = chatter.ReplaceAll(text, nil)
 		text = text[max(0, len(text)-3000):]
 		fmt.Fprintf(&b, "--- %s\n%s\n", filepath.Base(f), text)
 	}
 	return b.String()
 }
+
+var chatter = regexp.MustCompile(`(?m)^.* \|-(INFO|WARN) in .*\n`) // what the original's logging says of itself
 
 // Start starts the node with the command line it had.
 func (n *Node) Start() error {

@@ -116,6 +116,13 @@ public class Stock {
         return new String(m.getBody(), java.nio.charset.StandardCharsets.UTF_8);
     }
 
+    /** Names of properties, but for the notes that a broker makes for itself. */
+    static Set<String> names(MessageExt m) {
+        Set<String> names = new TreeSet<>(m.getProperties().keySet());
+        names.removeAll(java.util.Arrays.asList("REAL_TOPIC", "REAL_QID", "TRAN_MSG", "TRANSACTION_CHECK_TIMES", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"));
+        return names;
+    }
+
     /** Offsets by queue, of results. */
     static String places(List<SendResult> results) {
         Map<Integer, TreeSet<Long>> m = new TreeMap<>();
@@ -177,8 +184,7 @@ public class Stock {
             batch.add(new Message(s.topic, "tag", "batch" + i, bytes("batch " + i)));
         }
         SendResult b = p.send(batch, queues.get(2));
-        s.say("batch %s queue %d first %d, ids %d of %d digits", b.getSendStatus(), b.getMessageQueue().getQueueId(), b.getQueueOffset(),
-            b.getMsgId().split(",").length, b.getMsgId().split(",")[0].length());
+        s.say("batch %s queue %d first %d, %d ids", b.getSendStatus(), b.getMessageQueue().getQueueId(), b.getQueueOffset(), b.getMsgId().split(",").length);
         some.clear();
         for (int i = 0; i < 6; i++) {
             some.add(p.send(new Message(s.topic, bytes("ordered " + i)), (list, m, arg) -> queues.get((Integer) arg), 1));
@@ -190,7 +196,7 @@ public class Stock {
         MessageExt seen = p.viewMessage(s.topic, all.get(3).getOffsetMsgId());
         s.say("by id: %s tags %s keys %s colour %s queue %d offset %d times %d", body(seen), seen.getTags(), seen.getKeys(), seen.getUserProperty("colour"),
             seen.getQueueId(), seen.getQueueOffset(), seen.getReconsumeTimes());
-        s.say("properties %s", new TreeSet<>(seen.getProperties().keySet()));
+        s.say("properties %s", names(seen));
         Set<String> found = new TreeSet<>();
         s.await("key3 in the index", 10, () -> {
             try {
@@ -367,7 +373,7 @@ public class Stock {
         for (MessageExt m : found) {
             s.say("dead letter %s times %d queue %d offset %d retry topic %s origin %s", body(m), m.getReconsumeTimes(), m.getQueueId(), m.getQueueOffset(),
                 s.topic.equals(m.getProperty("RETRY_TOPIC")), sent.getOffsetMsgId().equals(m.getProperty("ORIGIN_MESSAGE_ID")));
-            s.say("properties %s", new TreeSet<>(m.getProperties().keySet()));
+            s.say("properties %s", names(m));
         }
     }
 
@@ -379,7 +385,7 @@ public class Stock {
         c.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt m : messages) {
                 got.putIfAbsent(body(m), System.currentTimeMillis() - m.getBornTimestamp());
-                props.put(body(m), new TreeSet<>(m.getProperties().keySet()).toString());
+                props.put(body(m), names(m).toString());
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
@@ -421,7 +427,7 @@ public class Stock {
             for (MessageExt m : messages) {
                 times.incrementAndGet();
                 got.add(body(m));
-                props.put(body(m).split(" ")[0], new TreeSet<>(m.getProperties().keySet()).toString());
+                props.put(body(m).split(" ")[0], names(m).toString());
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
@@ -457,7 +463,7 @@ public class Stock {
         s.await("checks and commits", 60, () -> checked.size() == 3 && got.size() == 7);
         Thread.sleep(300); // for what should not come
         s.say("checked %s", checked);
-        s.say("got %s, repeats %d", got, times.get() - got.size());
+        s.say("got %s, repeats %s", got, times.get() - got.size() <= 3 ? "few" : times.get() - got.size()); // a check may meet the verdict on its way
         new TreeMap<>(props).forEach((k, v) -> s.say("%s has %s", k, v));
     }
 
