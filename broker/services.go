@@ -136,8 +136,8 @@ func (b *Broker) delivered(topic, uniq string, source *mq.Message) (bool, error)
 		if err != nil {
 			continue
 		}
-		java := m.PreparedOffset == 0 && m.PhysicalOffset > source.PhysicalOffset && mq.PropHas(m.Properties, mq.PropRealTopic) && m.ReconsumeTimes == source.ReconsumeTimes &&
-			bytes.Equal(m.Body, source.Body)
+		java := m.PreparedOffset == 0 && m.PhysicalOffset > source.PhysicalOffset && m.ReconsumeTimes == source.ReconsumeTimes && bytes.Equal(m.Body, source.Body) &&
+			(mq.PropHas(m.Properties, mq.PropRealTopic) || mq.PropHas(m.Properties, mq.PropTimerOutMs))
 		if m.PreparedOffset == source.PhysicalOffset || java {
 			return true, nil
 		}
