@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	bigendian "encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -143,13 +144,13 @@ func attacks(r *rand.Rand, whole []byte, strangers ...[]byte) []attack {
 	return list
 }
 
-// pace is what a good client saw: it appends one entry after the other, with a pause that leaves the machine room.
-func pace(ctx context.Context, c *harness.Client, n int) (p50, p99 time.Duration, err error) {
+// pace is what a good client saw: it does one thing after the other, with a pause that leaves the machine room.
+func pace(ctx context.Context, one func(context.Context) error, n int) (p50, p99 time.Duration, err error) {
 	var took []time.Duration
 	for range n {
 		began := time.Now()
 		call, cancel := context.WithTimeout(ctx, 4*time.Second)
-		_, err := c.Append(call, []byte("a good client's entry"))
+		err := one(call)
 		cancel()
 		if err != nil {
 			return 0, 0, err
@@ -165,43 +166,32 @@ func pace(ctx context.Context, c *harness.Client, n int) (p50, p99 time.Duration
 	return took[n/2], took[n*99/100], nil
 }
 
-// Whatever comes in at the leader's port: it goes on leading, its good client is served, and its memory stays within 64 MiB of what it was.
-func TestHostileNetworkDisturbsNobody(t *testing.T) {
+// endure puts all attacks on a port of process p, one after the other: good, a good client of the port, is served all the while, and the process's memory
+// stays within 64 MiB of what it was.
+func endure(t *testing.T, p *harness.Process, address string, whole []byte, good func(context.Context) error, strangers ...[]byte) {
+	t.Helper()
 	const mib = 1 << 20
-	k := ours(t)
-	g := group(t, k, k, k)
-	g.DefaultTimers()
-	leader := started(t, g)
-	address := fmt.Sprintf("127.0.0.1:%d", leader.Port)
-	c := g.Client()
-	defer c.Close()
-	_, _, err := pace(within(t, limit), c, 300)
+	_, _, err := pace(within(t, limit), good, 300)
 	must(t, err)
-	p50, calm, err := pace(within(t, limit), c, 500)
+	p50, calm, err := pace(within(t, limit), good, 500)
 	must(t, err)
-	base, _, err := leader.Process().Usage()
+	base, _, err := p.Usage()
 	must(t, err)
-	t.Logf("base: p50 %v, p99 %v, %d MiB", p50, calm, base/mib)
-
 	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	vote := frameOf(51001, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"ledgerEndIndex":1000000,"ledgerEndTerm":1000000,"code":200}`)
-	push := frameOf(51004, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"type":"TRUNCATE","commitIndex":0,"code":200}`)
-	beat := frameOf(51002, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"code":200}`)
-	whole := frameOf(50001, 1, `{"body":"aGVsbG8=","code":200,"group":"nobody","remoteId":"n0","term":-1}`)
-	for _, a := range attacks(rand.New(rand.NewPCG(seed, 0)), whole, vote, push, beat) {
+	t.Logf("%s: base: p50 %v, p99 %v, %d MiB; seed %d", address, p50, calm, base/mib, seed)
+	for _, a := range attacks(rand.New(rand.NewPCG(seed, 0)), whole, strangers...) {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		ended := make(chan error, 1)
 		go func() { ended <- a.run(ctx, address) }()
 		most := int64(0)
 		var worst time.Duration
 		for done := false; !done; {
-			_, p99, err := pace(ctx, c, 100)
+			_, p99, err := pace(ctx, good, 100)
 			if err != nil {
-				t.Fatalf("%s: the good client: %v\n%s", a.name, err, g.Logs())
+				t.Fatalf("%s: the good client: %v", a.name, err)
 			}
 			worst = max(worst, p99)
-			rss, _, err := leader.Process().Usage()
+			rss, _, err := p.Usage()
 			must(t, err)
 			most = max(most, rss)
 			select {
@@ -219,6 +209,25 @@ func TestHostileNetworkDisturbsNobody(t *testing.T) {
 			t.Errorf("%s: %d MiB more than before", a.name, (most-base)/mib)
 		}
 	}
+}
+
+// Whatever comes in at the leader's port: it goes on leading.
+func TestHostileNetworkDisturbsNoGroup(t *testing.T) {
+	t.Parallel() // most of it is waiting for connections to be closed
+	k := ours(t)
+	g := group(t, k, k, k)
+	g.DefaultTimers()
+	leader := started(t, g)
+	c := g.Client()
+	defer c.Close()
+	vote := frameOf(51001, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"ledgerEndIndex":1000000,"ledgerEndTerm":1000000,"code":200}`)
+	push := frameOf(51004, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"type":"TRUNCATE","commitIndex":0,"code":200}`)
+	beat := frameOf(51002, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"code":200}`)
+	whole := frameOf(50001, 1, `{"body":"aGVsbG8=","code":200,"group":"nobody","remoteId":"n0","term":-1}`)
+	endure(t, leader.Process(), fmt.Sprintf("127.0.0.1:%d", leader.Port), whole, func(ctx context.Context) error {
+		_, err := c.Append(ctx, []byte("a good client's entry"))
+		return err
+	}, vote, push, beat)
 	if now, err := c.Leader(within(t, limit)); err != nil || now != leader.ID {
 		t.Errorf("%s leads (%v), want %s as before", now, err, leader.ID)
 	}
@@ -229,7 +238,104 @@ func TestHostileNetworkDisturbsNobody(t *testing.T) {
 			t.Errorf("%s: %s", n.ID, text)
 		}
 	}
-	_, err = g.Settle(within(t, limit))
+	_, err := g.Settle(within(t, limit))
 	must(t, err)
 	must(t, g.Stop())
+}
+
+// extFrame is a whole request with fields in its header.
+func extFrame(code int, fields map[string]string, body string) []byte {
+	ext, err := json.Marshal(fields)
+	if err != nil {
+		panic(err) // strings
+	}
+	header := fmt.Sprintf(`{"code":%d,"extFields":%s,"flag":0,"language":"JAVA","opaque":7,"version":479}`, code, ext)
+	b := bigendian.BigEndian.AppendUint32(nil, uint32(4+len(header)+len(body)))
+	b = bigendian.BigEndian.AppendUint32(b, uint32(len(header)))
+	return append(append(b, header...), body...)
+}
+
+// The same for the ports of name server and broker, in one process that holds both.
+func TestHostileNetworkDisturbsNoBroker(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	base := 0
+	must(t, harness.Until(within(t, limit), "free ports", func() bool { // the log's, the name server's, the broker's with the one two below
+		var err error
+		if base, err = harness.FreePort(); err != nil {
+			return false
+		}
+		for _, p := range []int{base + 1, base + 98, base + 100} {
+			l, err := net.Listen("tcp", fmt.Sprintf(":%d", p))
+			if err != nil {
+				return false
+			}
+			l.Close()
+		}
+		return true
+	}))
+	p, err := harness.Start([]string{ours(t).Go, "up", "--dir", dir, "--port-base", fmt.Sprint(base)}, dir, dir+"/up.log", nil)
+	must(t, err)
+	t.Cleanup(p.Kill)
+	names, broker := fmt.Sprintf("127.0.0.1:%d", base+1), fmt.Sprintf("127.0.0.1:%d", base+100)
+	send := extFrame(10, map[string]string{"producerGroup": "good", "topic": "good", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "0",
+		"sysFlag": "0", "bornTimestamp": "1700000000123", "flag": "0", "properties": "", "reconsumeTimes": "0", "unitMode": "false"}, "a good client's message")
+	clients := map[string]*caller{}
+	call := func(address string, frame []byte) func(ctx context.Context) error {
+		return func(ctx context.Context) error {
+			if clients[address] == nil {
+				c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+				if err != nil {
+					return err
+				}
+				t.Cleanup(func() { c.Close() })
+				clients[address] = &caller{c}
+			}
+			return clients[address].call(ctx, frame)
+		}
+	}
+	sends, routes := call(broker, send), call(names, extFrame(105, map[string]string{"topic": "good"}, ""))
+	must(t, harness.Until(within(t, limit), "a send, and its topic's route", func() bool {
+		return sends(within(t, time.Second)) == nil && routes(within(t, time.Second)) == nil
+	}))
+	endure(t, p, names, extFrame(105, map[string]string{"topic": "nobody"}, ""), routes,
+		extFrame(103, map[string]string{"brokerName": "b", "brokerAddr": "10.0.0.1:1", "clusterName": "c", "haServerAddr": "", "brokerId": "0"}, "{}"),
+		extFrame(322, map[string]string{"brokerName": "b"}, "{}"))
+	endure(t, p, broker, send, sends,
+		extFrame(34, nil, `{"clientID":"stranger","consumerDataSet":[{"groupName":"`+strings.Repeat("g", 300)+`"}],"producerDataSet":[]}`),
+		extFrame(11, map[string]string{"consumerGroup": "stranger", "topic": "good", "queueId": "0", "queueOffset": "999999999", "maxMsgNums": "32", "sysFlag": "6",
+			"commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "0"}, ""),
+		extFrame(10, map[string]string{"topic": "no such topic!", "queueId": "x"}, "x"))
+	must(t, p.Stop(20*time.Second))
+	text, err := os.ReadFile(dir + "/up.log")
+	must(t, err)
+	if bytes.Contains(text, []byte("panic")) {
+		t.Errorf("%s", text)
+	}
+}
+
+// caller does one request after the other on one connection.
+type caller struct{ net.Conn }
+
+func (c *caller) call(ctx context.Context, frame []byte) error {
+	if end, ok := ctx.Deadline(); ok {
+		if err := c.SetDeadline(end); err != nil {
+			return err
+		}
+	}
+	if _, err := c.Write(frame); err != nil {
+		return err
+	}
+	var length [4]byte
+	if _, err := io.ReadFull(c, length[:]); err != nil {
+		return err
+	}
+	answer := make([]byte, bigendian.BigEndian.Uint32(length[:]))
+	if _, err := io.ReadFull(c, answer); err != nil {
+		return err
+	}
+	if !bytes.Contains(answer, []byte(`"code":0,`)) {
+		return fmt.Errorf("answered %.300q", answer)
+	}
+	return nil
 }
