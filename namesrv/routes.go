@@ -31,7 +31,9 @@ const (
 //  3. A topic has queues on at least one broker name, and only on known ones.
 //  4. An address stands under one id of its broker name at most.
 type routes struct {
-	log *slog.Logger
+	log         *slog.Logger
+	replicasMax int // addressesMax, but in tests
+	queuesMax   int // queueDatasMax
 
 	mu       sync.RWMutex
 	topics   map[string]map[string]mq.QueueData // topic → broker name
@@ -62,7 +64,7 @@ type live struct {
 
 func newRoutes(log *slog.Logger) *routes {
 	return &routes{
-		log: log, topics: map[string]map[string]mq.QueueData{}, brokers: map[string]*broker{},
+		log: log, replicasMax: addressesMax, queuesMax: queueDatasMax, topics: map[string]map[string]mq.QueueData{}, brokers: map[string]*broker{},
 		clusters: map[string]map[string]bool{}, lives: map[replica]*live{},
 	}
 }
@@ -108,7 +110,7 @@ func (t *routes) register(r *registration, now time.Time) (leader, error) {
 			return leader{}, fmt.Errorf("%s: the topic %.40q has a name of %d bytes", registerFailed, name, len(name))
 		}
 	}
-	if t.lives[r.replica] == nil && len(t.lives) >= addressesMax {
+	if t.lives[r.replica] == nil && len(t.lives) >= t.replicasMax {
 		return leader{}, fmt.Errorf("%s: %d brokers are registered", registerFailed, len(t.lives))
 	}
 	if b == nil {
@@ -179,7 +181,7 @@ func (t *routes) takeTopics(r *registration, first, readOnly bool) error {
 		if known && have == q {
 			continue
 		}
-		if !known && t.queues >= queueDatasMax {
+		if !known && t.queues >= t.queuesMax {
 			return fmt.Errorf("%s: %d topics of brokers are registered", registerFailed, t.queues)
 		}
 		t.setQueue(name, q)
@@ -421,7 +423,7 @@ func (t *routes) addTopic(topic string, queues []mq.QueueData) error {
 			return nil
 		}
 	}
-	if t.queues+len(queues) > queueDatasMax {
+	if t.queues+len(queues) > t.queuesMax {
 		return fmt.Errorf("%d topics of brokers are registered", t.queues)
 	}
 	for _, q := range queues {
