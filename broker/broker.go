@@ -62,9 +62,10 @@ type Broker struct {
 	confChange  sync.Mutex             // held while it is replaced
 	confVersion atomic.Int64           // number of changes
 
-	term     atomic.Int64  // in which this replica serves as leader; 0 = it does not
-	promoted chan struct{} // tells follow that the store is ready to lead
-	waiting  atomic.Int64  // requests that have a goroutine
+	term     atomic.Int64            // in which this replica serves as leader; 0 = it does not
+	copied   atomic.Pointer[foreign] // from a Java leader; nil = nothing, or written already
+	promoted chan struct{}           // tells follow that the store is ready to lead
+	waiting  atomic.Int64            // requests that have a goroutine
 
 	ctx    context.Context // ends when Close has handed over and drained
 	cancel context.CancelFunc

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -221,6 +222,9 @@ func (g *gate) forward(r *request, leader string) {
 	}
 }
 
+// javaRejects opens the remark of a Java broker that does not lead.
+const javaRejects = "[REJECTREQUEST]"
+
 // forwarded takes the leader's answer.
 func (g *gate) forwarded(r *request, f *remoting.Frame, err error) {
 	switch {
@@ -229,7 +233,7 @@ func (g *gate) forwarded(r *request, f *remoting.Frame, err error) {
 	case err != nil:
 		r.settle = true
 		g.retry(r, err.Error())
-	case f.Code == mq.ServiceNotAvailable:
+	case f.Code == mq.ServiceNotAvailable, f.Code == mq.SystemBusy && strings.HasPrefix(f.Remark, javaRejects): // a Java broker that does not lead
 		g.retry(r, f.Remark)
 	case f.Ext[fieldUndecided] != "":
 		r.settle = true

@@ -72,6 +72,7 @@ type meta struct {
 	state   state
 	waiting []change      // for the writer
 	told    chan struct{} // closed at the next leader record
+	last    string        // the replica that wrote the last one since the start; "" = none
 	saved   int64         // state.Pos in the files
 	leading int64         // term in which the writer works; 0 = it does not
 	applied chan struct{} // closed when a record is applied
@@ -255,6 +256,7 @@ func (m *meta) apply(pos int64, msg *mq.Message) error {
 	}
 	m.state.apply(&rec, pos, func() state { return newState(&m.b.cfg) })
 	if rec.Leader != nil {
+		m.last = rec.Leader.ID
 		close(m.told)
 		m.told = make(chan struct{})
 	}
@@ -268,6 +270,13 @@ func (m *meta) leaderChanged() <-chan struct{} {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.told
+}
+
+// lastLeader gives the replica that wrote the last leader record since the start; "" if none did.
+func (m *meta) lastLeader() string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.last
 }
 
 // addressOf gives the broker address of another replica; "" if it never led.
