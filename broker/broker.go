@@ -142,7 +142,7 @@ func (b *Broker) open() (err error) {
 	if err != nil {
 		return err
 	}
-	b.task("dispatch", func() error { return b.store.Run(b.ctx) })
+	b.task("dispatch", b.dispatch)
 	b.task("metadata", func() error { return b.meta.run(b.ctx) })
 	b.task("roles", func() error { return b.follow(b.ctx) })
 	b.task("requests held", func() error { return b.gate.run(b.ctx) })
@@ -154,6 +154,20 @@ func (b *Broker) open() (err error) {
 	b.task("statistics", func() error { return b.stats.run(b.ctx) })
 	b.task("registration", func() error { return b.names.run(b.ctx) })
 	b.serve()
+	return nil
+}
+
+// dispatch keeps queues and state up with the log. A replica that cannot do that any more must not lead, and has nothing to tell: it leaves the group.
+func (b *Broker) dispatch() error {
+	err := b.store.Run(b.ctx)
+	if err != nil && b.ctx.Err() == nil {
+		b.log.Error("committed messages cannot be worked on; this replica leaves its group, restart it once that is mended", "error", err)
+		go func() {
+			if err := b.Close(); err != nil {
+				b.log.Error("not closed cleanly", "error", err)
+			}
+		}()
+	}
 	return nil
 }
 

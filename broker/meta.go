@@ -241,7 +241,8 @@ func (m *meta) apply(pos int64, msg *mq.Message) error {
 		return nil // of a leader that has nothing to say
 	}
 	if err := json.Unmarshal(msg.Body, &rec); err != nil {
-		return fmt.Errorf("metadata at %d: %w", pos, err)
+		m.b.log.Error("a message of the metadata topic is no record; it is passed over, on all replicas", "position", pos, "error", err)
+		return nil
 	}
 	// The queues go first, and again when the record is read once more: the store may have built them anew from messages before it.
 	for _, topic := range rec.NoTopics {

@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"dledger/internal/mq"
+	"dledger/internal/msgstore"
 	"dledger/internal/vfs"
 )
 
@@ -362,6 +364,42 @@ func TestServicesGoOnWhereAJavaBrokerWas(t *testing.T) {
 		p.mu.Unlock()
 		if p.got(mq.CodeCheckTransaction) == 0 {
 			c.T.Error("never asked")
+		}
+	})
+}
+
+// TestReplicaThatCannotDispatchLeaves: its queues cannot be written, so another one leads; what is no record in the metadata topic harms nobody.
+func TestReplicaThatCannotDispatchLeaves(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		bad := c.leader()
+		got := make(chan msgstore.PutResult, 1)
+		b := c.brokers[bad]
+		b.store.Put([]*mq.Message{{Topic: b.meta.topic, Body: []byte("no record"), BornHost: b.host}}, func(r msgstore.PutResult) { got <- r })
+		if r := <-got; r.Status != msgstore.PutOK {
+			c.T.Fatal(r)
+		}
+		p.must(bad, mq.CodeSend, sendExt("t", 0), []byte("x"))
+		c.Disk(bad).Mem().SetHook(func(call vfs.Call) error {
+			if call.Op == "write" && strings.Contains(call.Name, "consumequeue") {
+				return syscall.EIO
+			}
+			return nil
+		})
+		other := c.IDs()[0]
+		if other == bad {
+			other = c.IDs()[1]
+		}
+		for i := range 40 {
+			p.must(other, mq.CodeSend, sendExt("t", 0), fmt.Append(nil, i))
+			time.Sleep(500 * time.Millisecond)
+		}
+		if l := c.leader(); l == bad {
+			c.T.Errorf("%s still leads", l)
+		}
+		delete(c.brokers, bad)
+		if count, _ := p.allOf(other, "t", 1); len(count) != 41 {
+			c.T.Errorf("%d messages, want 41", len(count))
 		}
 	})
 }

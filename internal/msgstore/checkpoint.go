@@ -164,7 +164,7 @@ func (s *Store) beginCheckpoint(clean bool) (*saving, error) {
 		}
 		delete(s.unflushed, q)
 	}
-	s.tailBytes = 0
+	s.tailBytes, s.urgent = 0, false
 	sv := &saving{c: s.at, began: time.Now()}
 	sv.c.clean, sv.c.next = clean, max(s.at.next, s.saved)
 	s.at.number++

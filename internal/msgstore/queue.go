@@ -414,6 +414,7 @@ func (s *Store) expire(q *queue, logFirst int64) error {
 
 // restart makes the queue begin anew at offset, with nothing before it.
 func (s *Store) restart(q *queue, offset int64) error {
+	s.urgent = s.urgent || len(q.files) > 0
 	if err := s.dropFiles(q, 0); err != nil {
 		return err
 	}

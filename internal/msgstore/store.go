@@ -158,6 +158,7 @@ type Store struct {
 	tailBytes  int
 	dirty      map[string]bool // files and directories changed since the last checkpoint
 	dirtyDirs  map[string]bool
+	urgent     bool          // files were removed of which the last checkpoint speaks
 	saving     *saving       // on its way
 	saved      dledger.Index // next of the last checkpoint
 	savedAt    time.Time
@@ -603,6 +604,7 @@ func (s *Store) save(due bool) error {
 	switch {
 	case s.saving != nil, s.at.next <= s.saved: // nothing new, or only records that the files do not hold
 		return nil
+	case s.urgent:
 	case s.tailBytes > tailsMax, items > pendingMax:
 	case !due, time.Since(s.savedAt) < 4*s.savedFor:
 		return nil
@@ -708,6 +710,7 @@ func (s *Store) DeleteTopic(topic string, pos int64) error {
 			continue
 		}
 		left--
+		s.urgent = true
 		if err := s.dropFiles(q, 0); err != nil {
 			return err
 		}

@@ -660,12 +660,20 @@ func TestDeletedTopicBeginsAnew(t *testing.T) {
 	r.fill("T", 0, 20)
 	r.fill("T", 1, 20)
 	r.fill("U", 0, 20)
+	if n := r.s.Stats().Checkpoints; n != 0 {
+		t.Fatalf("%d checkpoints without a reason", n)
+	}
 	if p := r.put(message("rmq_sys_metadata_b", 0, "delete T")); p.Status != PutOK {
 		t.Fatal(p)
 	}
 	r.settle()
 	if q := r.s.Queues("T"); len(q) != 0 || r.s.MaxOffset("T", 0) != 0 {
 		t.Errorf("T has %v", q)
+	}
+	for deadline := time.Now().Add(10 * time.Second); r.s.Stats().Checkpoints == 0; r.settle() {
+		if time.Now().After(deadline) {
+			t.Fatal("no checkpoint: a crash now would have all queues built anew")
+		}
 	}
 	// The offsets of this leadership go on, since messages may be on their way.
 	if p := r.put(message("T", 0, "x")); p.QueueOffset != 20 {
