@@ -137,7 +137,7 @@ func (b *Broker) open() (err error) {
 		return err
 	}
 	b.store, err = msgstore.Open(msgstore.Config{Ledger: b.ledger, Dir: b.cfg.Log.Dir, StoreHost: b.host, MetaTopic: b.meta.topic,
-		MetaFrom: b.meta.state.Pos, Meta: b.meta.apply, LeaderRecord: b.meta.leaderMessage, Arrived: b.arrived, Promoted: b.becameReady, DelayLevels: b.levels,
+		MetaFrom: b.meta.state.Pos, Meta: b.meta.apply, LeaderRecord: b.meta.leaderMessage, Arrived: b.arrived, Promoted: b.becameReady, DelayLevels: b.levels, Floor: b.meta.floor,
 		Logger: b.log, FS: b.cfg.Log.FS})
 	if err != nil {
 		return err

@@ -29,6 +29,7 @@ type record struct {
 	Offsets   map[string]map[int32]int64            `json:"offsets,omitempty"` // "topic@group" → queue → offset
 	NoOffsets []string                              `json:"noOffsets,omitempty"`
 	Resets    map[string]map[int32]int64            `json:"resets,omitempty"` // as Offsets; -1 takes one back
+	Floors    map[string]map[int32]int64            `json:"floors,omitempty"` // in a full copy: how far each queue has come
 	Lock      *lockRecord                           `json:"lock,omitempty"`
 	Unlock    *lockRecord                           `json:"unlock,omitempty"`
 	Progress  map[string]json.RawMessage            `json:"progress,omitempty"` // of the services of the leader, by name
@@ -287,15 +288,16 @@ func (m *meta) addressOf(id string) string {
 	return m.state.Replicas[id]
 }
 
-// fullDue tells whether the log has gone on to another data file since the last full copy.
+// fullDue tells whether the log has gone on to another data file since the last full copy, be it with messages alone.
 func (m *meta) fullDue() bool {
+	at := m.b.store.Stats().DispatchedTo
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	size := m.b.cfg.Log.DataFileSize
 	if size == 0 {
 		size = 1 << 30
 	}
-	return m.state.Pos/size != m.state.FullPos/size || m.state.FullPos < 0
+	return max(at, m.state.Pos)/size != m.state.FullPos/size || m.state.FullPos < 0
 }
 
 // fullPart is how many topics, groups or offset tables a part of a full copy holds.
@@ -316,10 +318,27 @@ func (m *meta) full() []record {
 	chunk(s.Groups, part, func(r *record, t map[string]mq.SubscriptionGroupConfig) { r.Groups = t })
 	chunk(s.Offsets, part, func(r *record, t map[string]map[int32]int64) { r.Offsets = t })
 	chunk(s.Resets, part, func(r *record, t map[string]map[int32]int64) { r.Resets = t })
+	chunk(m.floors(), part, func(r *record, t map[string]map[int32]int64) { r.Floors = t })
 	for i := range recs {
 		recs[i].Full.Part, recs[i].Full.Parts = i, len(recs)
 	}
 	return recs
+}
+
+// floors tells how far each queue has come, for replicas that will not see its messages. mu is held.
+func (m *meta) floors() map[string]map[int32]int64 {
+	all := maps.Clone(m.state.Floors)
+	for topic, ends := range m.b.store.Ends() {
+		all[topic] = merged(all[topic], ends)
+	}
+	return all
+}
+
+// floor tells how far a queue had come at the last full copy.
+func (m *meta) floor(topic string, queue int32) int64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.Floors[topic][queue]
 }
 
 // chunk copies a table into parts. The inner tables are not copied: records are encoded before the lock is given up, or not changed any more.

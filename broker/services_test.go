@@ -403,3 +403,30 @@ func TestReplicaThatCannotDispatchLeaves(t *testing.T) {
 		}
 	})
 }
+
+// TestFullCopyTellsHowFarQueuesHaveCome: a replica that sees only it knows their next offsets, but not those of topics that are gone.
+func TestFullCopyTellsHowFarQueuesHaveCome(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		for i := range 5 {
+			p.must(n, mq.CodeSend, sendExt("t", i%2), []byte("x"))
+			p.must(n, mq.CodeSend, sendExt("gone", 0), []byte("x"))
+		}
+		b := c.brokers[n]
+		c.Wait("the messages to be in their queues", func() bool { return b.store.Stats().Behind == 0 })
+		fresh := func() state { return newState(&b.cfg) }
+		s := fresh()
+		recs := b.meta.full()
+		for i := range recs {
+			s.apply(&recs[i], int64(i), fresh)
+		}
+		if s.Floors["t"][0] != 3 || s.Floors["t"][1] != 2 || s.Floors["gone"][0] != 5 {
+			c.T.Errorf("floors %v", s.Floors)
+		}
+		s.apply(&record{NoTopics: []string{"gone"}}, int64(len(recs)), fresh)
+		if len(s.Floors["gone"]) > 0 {
+			c.T.Errorf("floors of a deleted topic: %v", s.Floors["gone"])
+		}
+	})
+}

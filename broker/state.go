@@ -32,6 +32,7 @@ type state struct {
 	Resets   map[string]map[int32]int64            `json:"resets"`
 	Locks    map[string]map[queueKey]lock          `json:"-"`               // by group
 	LockList []lockRecord                          `json:"locks,omitempty"` // the same in the file
+	Floors   map[string]map[int32]int64            `json:"floors"`          // topic → queue → offset; see meta.floors
 	Progress map[string]json.RawMessage            `json:"progress"`
 	Versions map[string]tableVersion               `json:"versions"` // of topics, groups, offsets
 
@@ -54,7 +55,7 @@ const (
 func newState(cfg *Config) state {
 	s := state{Pos: -1, FullPos: -1, Replicas: map[string]string{}, Topics: map[string]mq.TopicConfig{}, Groups: map[string]mq.SubscriptionGroupConfig{},
 		Offsets: map[string]map[int32]int64{}, Resets: map[string]map[int32]int64{}, Locks: map[string]map[queueKey]lock{},
-		Progress: map[string]json.RawMessage{}, Versions: map[string]tableVersion{}}
+		Floors: map[string]map[int32]int64{}, Progress: map[string]json.RawMessage{}, Versions: map[string]tableVersion{}}
 	for _, t := range systemTopics(cfg) {
 		s.Topics[t.TopicName] = t
 	}
@@ -89,6 +90,7 @@ func (s *state) apply(rec *record, pos int64, fresh func() state) {
 	s.merge(rec)
 	for _, name := range rec.NoTopics {
 		delete(s.Topics, name)
+		delete(s.Floors, name)
 	}
 	for _, name := range rec.NoGroups {
 		delete(s.Groups, name)
@@ -121,6 +123,9 @@ func (s *state) merge(rec *record) {
 		} else {
 			s.Resets[key] = all
 		}
+	}
+	for topic, queues := range rec.Floors {
+		s.Floors[topic] = merged(s.Floors[topic], queues)
 	}
 	maps.Copy(s.Progress, rec.Progress)
 }

@@ -76,12 +76,17 @@ const (
 // Get reads messages of a queue from offset on: at most maxMsgs and maxBytes, but at least one if one is there. A nil filter wants all.
 func (s *Store) Get(topic string, queueID int32, offset int64, maxMsgs, maxBytes int, filter Filter) GetResult {
 	q := s.queue(topic, queueID)
+	var lo, hi int64
 	if q == nil {
-		return GetResult{Status: NoSuchQueue}
-	}
-	lo, hi, err := s.bounds(q)
-	if err != nil {
-		return s.unread(q, offset, err)
+		if lo = s.floor(topic, queueID); lo == 0 {
+			return GetResult{Status: NoSuchQueue}
+		}
+		hi = lo
+	} else {
+		var err error
+		if lo, hi, err = s.bounds(q); err != nil {
+			return s.unread(q, offset, err)
+		}
 	}
 	r := GetResult{Min: lo, Max: hi, Next: offset}
 	switch {
@@ -217,7 +222,8 @@ type Bounds struct{ Min, Max int64 }
 func (s *Store) Bounds(topic string, queueID int32) Bounds {
 	q := s.queue(topic, queueID)
 	if q == nil {
-		return Bounds{}
+		n := s.floor(topic, queueID)
+		return Bounds{n, n}
 	}
 	lo, hi, err := s.bounds(q)
 	if err != nil {
@@ -236,7 +242,7 @@ func (s *Store) MaxOffset(topic string, queueID int32) int64 {
 	if q := s.queue(topic, queueID); q != nil {
 		return q.view().end
 	}
-	return 0
+	return s.floor(topic, queueID)
 }
 
 // Queues gives the queues of a topic that hold or held messages.

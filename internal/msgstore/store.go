@@ -72,6 +72,10 @@ type Config struct {
 	// Promoted is called when this member has become ready to lead (see Ready), by the goroutine of Run.
 	Promoted func(term dledger.Term)
 
+	// Floor tells how far a queue has come at least, for queues whose messages have all gone from the log: a member that has never seen them would
+	// give their offsets a second time. It is asked while this member is ready to lead, also on the log's own goroutine, so it must not block. nil: 0.
+	Floor func(topic string, queueID int32) int64
+
 	// DelayLevels are the delays behind the levels 1, 2, …; default DelayLevels.
 	DelayLevels []time.Duration
 
@@ -354,6 +358,29 @@ func (s *Store) queue(topic string, id int32) *queue {
 	s.queues.RLock()
 	defer s.queues.RUnlock()
 	return s.queues.of[topic][id]
+}
+
+// floor is how far a queue has come that is not here; see Config.Floor.
+func (s *Store) floor(topic string, id int32) int64 {
+	if _, ok := s.Ready(); !ok || s.cfg.Floor == nil {
+		return 0
+	}
+	return s.cfg.Floor(topic, id)
+}
+
+// Ends gives the offsets behind the last messages of all queues.
+func (s *Store) Ends() map[string]map[int32]int64 {
+	s.queues.RLock()
+	defer s.queues.RUnlock()
+	all := make(map[string]map[int32]int64, len(s.queues.of))
+	for topic, queues := range s.queues.of {
+		ends := make(map[int32]int64, len(queues))
+		for id, q := range queues {
+			ends[id] = q.view().end
+		}
+		all[topic] = ends
+	}
+	return all
 }
 
 // Intervals and amounts of Run.

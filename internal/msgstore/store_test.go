@@ -897,3 +897,39 @@ func TestBacklogIsDispatchedWithoutNewEntries(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestFloorOfAQueueThatIsNotHere: all its messages went from the log before this member came.
+func TestFloorOfAQueueThatIsNotHere(t *testing.T) {
+	r := newRig(t, func(c *Config) {
+		c.Floor = func(topic string, id int32) int64 {
+			if topic == "T" && id == 1 {
+				return 40
+			}
+			return 0
+		}
+	})
+	if g := r.s.Get("T", 1, 40, 32, 1<<20, nil); g.Status != NoSuchQueue {
+		t.Errorf("while this member does not lead, it does not know: %v", g.Status)
+	}
+	r.lead()
+	for offset, want := range map[int64]GetStatus{39: OffsetTooSmall, 40: OffsetOverflowOne, 41: OffsetOverflowBadly} {
+		if g := r.s.Get("T", 1, offset, 32, 1<<20, nil); g.Status != want || g.Next != 40 || g.Min != 40 || g.Max != 40 {
+			t.Errorf("from %d: %+v, want %v", offset, g, want)
+		}
+	}
+	if p := r.put(message("T", 1, "x")); p.QueueOffset != 40 {
+		t.Errorf("offset %d, want 40", p.QueueOffset)
+	}
+	if p := r.put(message("T", 2, "x")); p.QueueOffset != 0 {
+		t.Errorf("offset %d, want 0", p.QueueOffset)
+	}
+	r.settle()
+	if b := r.s.Bounds("T", 1); b != (Bounds{40, 41}) || r.s.MaxOffset("T", 1) != 41 {
+		t.Errorf("bounds %+v", b)
+	}
+	r.check()
+	r.halt()
+	r.start()
+	r.settle()
+	r.check()
+}
