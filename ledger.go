@@ -535,6 +535,10 @@ func (l *Ledger) Leading() (Term, bool) {
 // Changed gives a channel that is closed at the next change of commit index, term, role or leader. Ask for it before looking at what may change.
 func (l *Ledger) Changed() <-chan struct{} { return l.loop.Changed() }
 
+// Retire tells the group that this member will be closed soon: it goes on as it is, but takes no leadership again, though it be preferred. Hand
+// leadership over afterwards. If no other member can lead, none does until this one has been closed and opened again.
+func (l *Ledger) Retire() { l.loop.Retire() }
+
 // TransferLeadership hands leadership to another member and returns when it has settled. It works on the leader only.
 func (l *Ledger) TransferLeadership(ctx context.Context, to string) error {
 	got := make(chan raft.Status, 1)
@@ -580,6 +584,7 @@ const handOverMax = 2 * time.Second
 func (l *Ledger) Close() error {
 	if l.closing.CompareAndSwap(false, true) {
 		ctx, cancel := context.WithTimeout(context.Background(), handOverMax)
+		l.Retire()
 		l.handOver(ctx)
 		l.loop.Drain(ctx)
 		cancel()

@@ -125,6 +125,7 @@ func (b *Broker) handOver(ctx context.Context) {
 	if b.ledger == nil || b.meta == nil {
 		return
 	}
+	b.ledger.Retire()
 	b.offsets.flush(ctx)
 	for b.ledger.IsLeader() && ctx.Err() == nil {
 		s, err := b.ledger.Status(ctx)

@@ -580,6 +580,15 @@ const damagedPatience = 5
 // Expired tells that retention deleted the entries before first.
 func (c *Core) Expired(first Index) { c.log.expire(first) }
 
+// Retire tells that this node will end soon: from now on it does not campaign and takes no leadership that is handed to it, so that a leader which
+// prefers it does not hand back what it has just given away. It goes on leading, voting and storing.
+func (c *Core) Retire() {
+	c.cfg.NoElection = true
+	if c.role == Follower && c.taking.ref != 0 {
+		c.settleTaking()
+	}
+}
+
 // DiskFailed tells that a write or a sync failed for good. A leader gives its leadership away; the node neither votes nor
 // campaigns nor stores anything until it is started again. Messages of the same batch that speak of what was not written are the
 // caller's to hold back.

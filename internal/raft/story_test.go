@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "rewrite the traces of testdata/*.txt")
 //	start [n0 …]               all by default
 //	elect n0                   it campaigns until it leads, unseen; members played by the story do not vote
 //	timeout n0                 its time-out comes, alone
-//	propose n0 3 · read n0 · transfer n0 n1 · expire n0 4 · full n0 [off] · damaged n0 [off] · fail n0 · sync n0 · manual (syncs are done by `sync`)
+//	propose n0 3 · read n0 · transfer n0 n1 · expire n0 4 · full n0 [off] · damaged n0 [off] · retire n0 · fail n0 · sync n0 · manual (syncs are done by `sync`)
 //	met n0 n1 [past]           n1 tells n0 whether the group has a past
 //	crash n0 · restart n0 · wipe n0 (a crash that leaves an empty disk) · pause n0 · resume n0
 //	cut n0->n2 · cut n2 (both ways, with all) · heal · hold n0->n2 · release n0->n2
@@ -183,6 +183,8 @@ func (s *story) command(line string) error {
 		d.full = arg(1) != "off"
 	case "damaged":
 		n.act(func() { n.core.Damaged(arg(1) != "off") })
+	case "retire":
+		n.act(func() { n.core.Retire() })
 	case "fail":
 		n.breakDisk()
 	case "sync":

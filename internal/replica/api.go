@@ -163,6 +163,11 @@ func (r *Replica) Transfer(to raft.ID, term raft.Term, done func(raft.Status)) {
 	r.Deliver(m, func(a *raft.Message) { done(a.Status) })
 }
 
+// Retire keeps this member from leading again; see raft.Core.Retire.
+func (r *Replica) Retire() {
+	r.Call(func() { r.core.Retire() })
+}
+
 // View gives role, term and leader as of the last turn.
 func (r *Replica) View() *View { return r.view.Load() }
 
