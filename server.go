@@ -17,6 +17,7 @@ import (
 // ServerConfig of a Server. Zero values mean the defaults.
 type ServerConfig struct {
 	Address string // host:port to listen on; the port counts, see Listen
+	Groups  int    // how many groups must be open before the port answers; default 1
 	Logger  *slog.Logger
 
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
@@ -36,6 +37,7 @@ type Server struct {
 	mu      sync.RWMutex
 	ledgers map[member]*Ledger
 	routes  map[string][]*peer // by address
+	missing int                // groups that are to be opened before the port answers
 }
 
 type member struct {
@@ -44,7 +46,7 @@ type member struct {
 }
 
 // Listen opens the port of cfg.Address on all interfaces, as the original does, and serves the groups that are opened with it. Until
-// the first one is open, connections wait: a member must not be told that it asked the wrong port.
+// cfg.Groups of them are open, connections wait: a member must not be told that it asked the wrong port.
 func Listen(cfg ServerConfig) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -57,7 +59,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on the port of %s: %w", cfg.Address, err)
 	}
-	s := &Server{log: cfg.Logger, listener: ln, ledgers: map[member]*Ledger{}, routes: map[string][]*peer{}}
+	s := &Server{log: cfg.Logger, listener: ln, ledgers: map[member]*Ledger{}, routes: map[string][]*peer{}, missing: max(1, cfg.Groups)}
 	s.client = remoting.NewClient(remoting.ClientConfig{Dial: cfg.Dial, State: s.state, PauseMin: 20 * time.Millisecond, PauseMax: 200 * time.Millisecond, QueueMax: 2 * windowBytes})
 	s.remote = remoting.NewServer(remoting.ServerConfig{Handler: handler{s}, AcceptError: func(err error) {
 		s.log.Warn("connections cannot be accepted for now", "address", ln.Addr().String(), "error", err)
@@ -94,6 +96,9 @@ func (s *Server) add(l *Ledger) error {
 	s.ledgers[key] = l
 	for _, p := range l.net.peers {
 		s.routes[p.address] = append(s.routes[p.address], p)
+	}
+	if s.missing--; s.missing > 0 {
+		return nil
 	}
 	s.begin.Do(func() {
 		s.served.Go(func() { _ = s.remote.Serve(s.listener) }) // ends with net.ErrClosed, at Close

@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"dledger/internal/remoting"
+	"dledger/internal/wire"
 )
 
 // freeAddress gives an address on host that nobody listens on at the moment.
@@ -309,5 +312,51 @@ func TestAddressesMayBeNamesAndIPv6(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A port that will carry two groups answers for the first one only when the second is open too: until then nobody is told that a member is unknown.
+func TestPortAnswersOnceAllItsGroupsAreOpen(t *testing.T) {
+	address := freeAddress(t, "127.0.0.1")
+	s, err := Listen(ServerConfig{Address: address, Groups: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	open := func(name string) *Ledger {
+		l, err := Open(Config{Group: name, ID: "n0", Peers: "n0-" + address, Dir: filepath.Join(dir, name), DataFileSize: 64 << 10, IndexFileSize: 32 * 1024, Server: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	first := open("first")
+	c := remoting.NewClient(remoting.ClientConfig{})
+	defer c.Close()
+	answered := make(chan error, 1)
+	body := (&wire.MetadataRequest{Base: wire.Base{Group: "second", RemoteID: "n0", Code: wire.ResultOK, Term: -1}}).AppendTo(nil)
+	if err := c.Go(address, remoting.Request{Code: wire.CodeMetadata}, 10*time.Second, func(f *remoting.Frame, err error) {
+		var a wire.MetadataResponse
+		if err == nil {
+			err = a.Decode(f.Code, f.Body)
+		}
+		if err == nil && a.Code != wire.ResultOK {
+			err = fmt.Errorf("answered %v", a.Code)
+		}
+		answered <- err
+	}, body); err != nil {
+		t.Fatal(err)
+	}
+	second := open("second")
+	if err := <-answered; err != nil {
+		t.Errorf("asked before the group was open: %v", err)
+	}
+	for _, l := range []*Ledger{first, second} {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }

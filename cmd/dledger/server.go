@@ -66,7 +66,7 @@ port. --set applies to each of them, the other flags that set a key cannot be us
 			if err != nil {
 				return err
 			}
-			return serve(cmd.Context(), nodes, log, o.metricsAddress, o.pprofAddress, nil)
+			return serve(cmd.Context(), nodes, log, o.metricsAddress, o.pprofAddress, 0, nil)
 		},
 	}
 	f := cmd.Flags()
@@ -237,8 +237,8 @@ func ownAddress(c *dledger.Config) (string, error) {
 
 func port(address string) string { return address[strings.LastIndexByte(address, ':')+1:] }
 
-// serve runs the nodes until ctx ends. beside, if not nil, runs what shares their port, and stops it before they close.
-func serve(ctx context.Context, nodes []dledger.Config, log *slog.Logger, metrics, pprof string, beside func(*dledger.Server) (stop func() error, err error)) (err error) {
+// serve runs the nodes until ctx ends. beside, if not nil, runs what shares their port, more groups of that number, and stops it before they close.
+func serve(ctx context.Context, nodes []dledger.Config, log *slog.Logger, metrics, pprof string, more int, beside func(*dledger.Server) (stop func() error, err error)) (err error) {
 	tuneMemory()
 	address := ""
 	for i := range nodes {
@@ -251,7 +251,7 @@ func serve(ctx context.Context, nodes []dledger.Config, log *slog.Logger, metric
 		}
 		address = cmp.Or(address, own)
 	}
-	server, err := dledger.Listen(dledger.ServerConfig{Address: address, Logger: log})
+	server, err := dledger.Listen(dledger.ServerConfig{Address: address, Groups: len(nodes) + more, Logger: log})
 	if err != nil {
 		return err
 	}

@@ -220,7 +220,7 @@ func (u *groupUp) runHere(ctx context.Context) error {
 	defer cancel()
 	served := make(chan error, 1)
 	go func() {
-		served <- serve(ctx, []dledger.Config{node}, log, "", "", func(s *dledger.Server) (func() error, error) { return u.beside(parent, i, s, log) })
+		served <- serve(ctx, []dledger.Config{node}, log, "", "", len(u.groups()), func(s *dledger.Server) (func() error, error) { return u.beside(parent, i, s, log) })
 	}()
 	if u.only != "" {
 		return <-served // the parent says what is to be said
