@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"dledger"
@@ -167,7 +168,7 @@ func (t *timers) look() (more bool, err error) {
 		}
 		due += timerPrecision // the time was rounded down
 		if key := m.Prop(mq.PropTimerDelUniqKey); key != "" {
-			t.taken[key] = due
+			t.taken[strings.Clone(key)] = due
 		}
 		heap.Push(&t.waiting, timer{act: min(due, m.StoreTime+timerRollAfter.Milliseconds()), due: due, offset: m.QueueOffset})
 	}

@@ -323,7 +323,7 @@ func (b *Broker) transacted(ctx context.Context, _ dledger.Term) error {
 			}
 		}
 		if err := t.look(); err != nil {
-			return err
+			return ended(ctx, err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,6 +42,7 @@ func (l *leadership) counter(topic string, id int32) *counter {
 	if c := l.counters[topic][id]; c != nil {
 		return c
 	}
+	topic = strings.Clone(topic) // it may be a part of a request
 	c = &counter{topic: topic, id: id}
 	if l.counters[topic] == nil {
 		l.counters[topic] = map[int32]*counter{}

@@ -73,6 +73,7 @@ type queue struct {
 	lastPos  int64 // position behind the last message; 0 while there is none
 	least    int64 // first unit of the log as it begins at leastFor
 	leastFor int64
+	begun    int // how often the queue began anew
 }
 
 func queueDir(root, topic string, id int32) string {
@@ -139,7 +140,7 @@ func (s *Store) bounds(q *queue) (lo, hi int64, err error) {
 	for {
 		q.mu.RLock()
 		v, first := view{q.written, q.end, q.tail}, q.firstUnit()
-		lo, known := q.least, q.leastFor == logFirst
+		lo, known, begun := q.least, q.leastFor == logFirst, q.begun
 		q.mu.RUnlock()
 		if known {
 			return lo, v.end, nil
@@ -152,7 +153,9 @@ func (s *Store) bounds(q *queue) (lo, hi int64, err error) {
 		}))
 		if failed == nil {
 			q.mu.Lock()
-			q.least, q.leastFor = lo, logFirst
+			if q.begun == begun {
+				q.least, q.leastFor = lo, logFirst
+			}
 			q.mu.Unlock()
 			return lo, v.end, nil
 		}
@@ -356,7 +359,7 @@ func (s *Store) clear(q *queue, first, from int64) error {
 
 // isMessage tells whether the log has this queue's message i where u says; true where it cannot be asked.
 func (s *Store) isMessage(q *queue, u unit, i int64) bool {
-	if i < 0 {
+	if i < 0 || s.trusted {
 		return true
 	}
 	m, err := s.messageAt(u.pos, int(u.size))
@@ -421,6 +424,7 @@ func (s *Store) restart(q *queue, offset int64) error {
 	q.mu.Lock()
 	q.written, q.end, q.tail = offset, offset, nil
 	q.least, q.leastFor = 0, -1
+	q.begun++
 	q.mu.Unlock()
 	return nil
 }

@@ -158,6 +158,7 @@ type Store struct {
 	from       int64      // queues and index are dispatched from this position on; before it, only Meta. The files hold what is before it
 	unchecked  bool       // at.last was not compared with the log yet
 	rebuilt    bool       // the files did not fit the checkpoint
+	trusted    bool       // nothing was written behind the checkpoint: the store was closed
 	unflushed  map[*queue]bool
 	tailBytes  int
 	dirty      map[string]bool // files and directories changed since the last checkpoint
@@ -167,6 +168,7 @@ type Store struct {
 	saved      dledger.Index // next of the last checkpoint
 	savedAt    time.Time
 	savedFor   time.Duration // that it took
+	pause      time.Time     // none is begun before
 	expiredTo  int64         // the log's first position for which queues were cleaned
 	lastTerm   dledger.Term  // of the last dispatched entry
 	recordTerm dledger.Term  // a leader record was proposed in this term
@@ -249,6 +251,7 @@ func (s *Store) recover() error {
 		ok = false
 	}
 	if ok {
+		s.trusted = c.clean
 		if err := s.loadQueues(c.end); err != nil {
 			return err
 		}
@@ -263,6 +266,7 @@ func (s *Store) recover() error {
 		}
 	}
 	first, pos := s.log.First()
+	s.trusted = s.trusted && ok
 	if !ok {
 		if err := s.loadQueues(pos); err != nil {
 			return err
@@ -629,7 +633,7 @@ func (s *Store) save(due bool) error {
 	items := len(s.index.pending)
 	s.index.mu.RUnlock()
 	switch {
-	case s.saving != nil, s.at.next <= s.saved: // nothing new, or only records that the files do not hold
+	case s.saving != nil, s.at.next <= s.saved, time.Now().Before(s.pause): // nothing new, or only records that the files do not hold
 		return nil
 	case s.urgent:
 	case s.tailBytes > tailsMax, items > pendingMax:
@@ -657,6 +661,7 @@ func (s *Store) saveDone(err error) error {
 		s.again(sv)
 	}
 	if noSpace(err) {
+		s.pause = time.Now().Add(10 * time.Second)
 		s.logger.Warn("no space for queues and index; what they lack is dispatched again after a restart", "dir", s.cfg.Dir, "error", err)
 		return nil
 	}

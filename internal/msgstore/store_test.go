@@ -933,3 +933,26 @@ func TestFloorOfAQueueThatIsNotHere(t *testing.T) {
 	r.settle()
 	r.check()
 }
+
+// TestFewFilesStayOpen, however many queues there are; and all of them are written and found again.
+func TestFewFilesStayOpen(t *testing.T) {
+	r := newRig(t)
+	r.lead()
+	for i := range 3 * descriptorsMax {
+		r.put(message(fmt.Sprint("T", i), 0, "x"))
+	}
+	r.settle()
+	if err := r.s.Checkpoint(); err != nil {
+		t.Fatal(err)
+	}
+	r.check()
+	r.shut()
+	r.start()
+	r.check()
+	if n := len(r.s.files.open); n > descriptorsMax {
+		t.Errorf("%d files are open, at most %d wanted", n, descriptorsMax)
+	}
+	if s := r.s.Stats(); s.Queues != 3*descriptorsMax || s.Dispatched != 0 {
+		t.Errorf("%+v", s)
+	}
+}
