@@ -34,8 +34,8 @@ const (
 	// next one.
 	Group Durability = iota
 	// Async: an entry is acknowledged once a majority has written it to the page cache, as in the Java original; disks are synced
-	// in the background. It outlives the crash of every process. A power failure can lose acknowledged entries of the last moments: one of a
-	// majority, but also one of a single member if others that hold the entries cannot be reached while the rest elects a leader.
+	// in the background. It outlives the crash of every process. A power failure of a majority can lose acknowledged entries of the last
+	// moments. One of a single member does not: it neither votes nor leads until it has caught up.
 	Async
 )
 

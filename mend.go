@@ -107,6 +107,9 @@ func (l *Ledger) mendOne(ctx context.Context, d logstore.Damage) error {
 			if err == nil {
 				_, err = l.store.Repair(entries)
 			}
+			if errors.Is(err, logstore.ErrFailed) {
+				l.failed(err)
+			}
 			if err == nil {
 				l.mender.tell()
 				return nil
@@ -115,6 +118,11 @@ func (l *Ledger) mendOne(ctx context.Context, d logstore.Damage) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// failed tells the loop that the store has failed, in case nothing else makes it notice.
+func (l *Ledger) failed(err error) {
+	l.loop.Call(func() { l.loop.SyncDone(err) })
 }
 
 // fetch asks a member for committed entries from first on, at most up to last. A node of the original gives one at a time, and only as the leader.
@@ -183,6 +191,9 @@ func (l *Ledger) scrub() {
 		n, done, err := l.store.Scrub(scrubBytes)
 		pause := time.Duration(float64(n) / float64(l.cfg.ScrubRate) * float64(time.Second))
 		switch {
+		case errors.Is(err, logstore.ErrFailed):
+			l.failed(err)
+			return
 		case err != nil:
 			l.cfg.Logger.Warn("search for damage interrupted", "error", err)
 			pause = min(l.cfg.ScrubInterval, time.Hour)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"dledger/internal/entry"
 	"dledger/internal/raft"
@@ -97,8 +98,8 @@ func (r *recovery) overDamage(sc *scanner) (bool, error) {
 		return false, nil
 	default:
 		h := hole{lo: sc.next, hi: found.index, pos: sc.pos, end: found.pos}
-		if err := r.runsOver(h, found.term, cause); err != nil {
-			return false, err
+		if !r.runsOver(h, found.term) {
+			return false, nil // in which terms they were written nobody here knows any more
 		}
 		if err := r.indexOver(h); err != nil {
 			return false, err
@@ -113,31 +114,32 @@ func (r *recovery) overDamage(sc *scanner) (bool, error) {
 }
 
 // runsOver notes the terms of damaged entries: the index records tell them, if they are whole, or those around do, if they are of one term.
-func (r *recovery) runsOver(h hole, after raft.Term, cause error) error {
+func (r *recovery) runsOver(h hole, after raft.Term) bool {
 	if n := len(r.runs); n > 0 && r.runs[n-1].Term == after {
-		return nil
+		return true
 	}
-	lost := fmt.Errorf("%w, and so are index records that tell its term", r.src.damage(h.pos, h.lo, cause))
 	term, end := max(r.prevTerm, 0), h.pos
 	if n := len(r.runs); n > 0 {
 		term = r.runs[n-1].Term
 	}
 	recs := r.rawRecords(h.lo, int(h.hi-h.lo))
 	if len(recs) != int(h.hi-h.lo) {
-		return lost
+		return false
 	}
+	runs := slices.Clone(r.runs)
 	for i, x := range recs {
 		pos, _ := entry.Place(end, int(x.Size), r.data.size)
 		if x.Index != h.lo+raft.Index(i) || x.Size < entry.HeaderSize || x.Pos != pos || x.Term < term || x.Term > after {
-			return lost
+			return false
 		}
-		r.addRun(x.Term, x.Index)
+		runs = addRun(runs, x.Term, x.Index)
 		term, end = x.Term, x.Pos+int64(x.Size)
 	}
 	if end != h.end && (h.end%r.data.size != 0 || r.data.base(end) != h.end-r.data.size) {
-		return lost
+		return false
 	}
-	return nil
+	r.runs = runs
+	return true
 }
 
 // indexOver makes the index files of damaged entries, where the index is being made anew.

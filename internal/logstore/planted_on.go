@@ -2,7 +2,7 @@
 
 package logstore
 
-var plantedTailLostOnRoll, plantedPositionUnchecked, plantedTermNotSynced, plantedBareNoop, plantedTermOfTheDead bool
+var plantedTailLostOnRoll, plantedPositionUnchecked, plantedTermNotSynced, plantedBareNoop, plantedTermOfTheDead, plantedDamageServed, plantedLossForgotten bool
 
 // Planted are the switches of the faults in planted.go.
 var Planted = map[string]*bool{
@@ -11,4 +11,6 @@ var Planted = map[string]*bool{
 	"term not synced":          &plantedTermNotSynced,
 	"no-op without checksum":   &plantedBareNoop,
 	"term of a killed process": &plantedTermOfTheDead,
+	"damage served":            &plantedDamageServed,
+	"loss forgotten":           &plantedLossForgotten,
 }

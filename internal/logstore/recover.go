@@ -422,7 +422,7 @@ func (r *recovery) scan() error {
 	fix := indexFixer{Store: s}
 	for {
 		for sc.step() {
-			s.addRun(sc.hdr.Term, sc.hdr.Index)
+			s.runs = addRun(s.runs, sc.hdr.Term, sc.hdr.Index)
 			s.last = mark{index: sc.hdr.Index, term: sc.hdr.Term, pos: sc.at, end: sc.pos}
 			if err := fix.add(sc.record()); err != nil {
 				return err
@@ -438,11 +438,12 @@ func (r *recovery) scan() error {
 	}
 }
 
-// addRun notes that entry i is of term t. The entries before it are known.
-func (s *Store) addRun(t raft.Term, i raft.Index) {
-	if n := len(s.runs); n == 0 || s.runs[n-1].Term != t {
-		s.runs = append(s.runs, raft.Run{Term: t, First: i})
+// addRun gives the terms of a log that goes on with entry i of term t.
+func addRun(runs []raft.Run, t raft.Term, i raft.Index) []raft.Run {
+	if n := len(runs); n == 0 || runs[n-1].Term != t {
+		runs = append(runs, raft.Run{Term: t, First: i})
 	}
+	return runs
 }
 
 // checkPositions tells whether every entry's header must name its real position: not where a Java 0.4 leader may have written.
@@ -512,6 +513,7 @@ func (r *recovery) judge() error {
 	// A crash of the machine may have taken entries that others count on, and, beside them, what was noted of them.
 	s.behind = r.m.behind || r.known && r.m.async && !r.m.clean && !r.sameBoot || !r.known && r.cfg.Async && r.ballot.term > 0 && !r.ballot.foreign
 	s.new = r.m.new || !r.known && len(s.data.list) == 0 && r.ballot == ballot{}
+	s.behind = s.behind && !plantedLossForgotten
 	if s.behind {
 		s.log.Warn("the machine went down without a sync; this node does not vote until it has caught up", "last", s.last.index)
 	}

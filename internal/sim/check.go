@@ -121,7 +121,7 @@ func (k *checker) stored(n *node) {
 	for lo := from; lo <= last; {
 		p, hi, err := st.Read(lo, last+1, 1<<20)
 		if err != nil {
-			if !n.disk.excused() {
+			if !n.disk.excused() && !n.damaged(err) {
 				k.w.violate("%s cannot read what it has just stored: %v", n.id, err)
 			}
 			break
@@ -219,6 +219,16 @@ func (k *checker) recovered(n *node, st *logstore.State) {
 	if st.Commit > st.Last {
 		w.violate("R7: %s comes back with commit index %d and last entry %d", n.id, st.Commit, st.Last)
 		return
+	}
+	if n.rotten && (st.TailLost > st.Last && st.TailLost >= n.durable.index || st.Last >= n.durable.index) {
+		// It was cut before the damage, and knows what it has to get back of what others count on.
+		n.commit = min(n.commit, st.Commit)
+		if t, err := n.store.Term(st.Last); st.Last < n.flushed.index {
+			if err != nil {
+				t = raft.UnknownTerm
+			}
+			n.flushed = mark{st.Last, t}
+		}
 	}
 	if st.Commit < n.commit {
 		w.violate("R7: the commit index of %s falls from %d to %d, though only its process ended", n.id, n.commit, st.Commit)

@@ -204,7 +204,7 @@ func (c *client) look(n *node, i raft.Index) {
 	p, _, err := n.store.Read(i, i+1, 0)
 	switch {
 	case errors.Is(err, logstore.ErrCompacted):
-	case n.disk.excused() && err != nil:
+	case err != nil && (n.disk.excused() || n.damaged(err)):
 	case err != nil:
 		c.w.violate("%s cannot read entry %d, which it calls committed: %v", n.id, i, err)
 	default:

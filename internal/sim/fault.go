@@ -38,11 +38,12 @@ const (
 	wipe
 	transfer
 	misplace
+	rot
 	kinds
 )
 
 var kindNames = [kinds]string{"noisy-net", "noisy-link", "halves", "isolate", "one-way", "ring", "bridge", "heal", "hang-up", "clock-jump", "hours-pass", "pause",
-	"power-cut", "cut-in-call", "kill", "restart-all", "stop", "io-error", "full-disk", "nearly-full", "slow-disk", "hanging-disk", "wipe", "transfer", "misplace"}
+	"power-cut", "cut-in-call", "kill", "restart-all", "stop", "io-error", "full-disk", "nearly-full", "slow-disk", "hanging-disk", "wipe", "transfer", "misplace", "rot"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -59,6 +60,8 @@ func (k kind) possible(s *setup) bool {
 		return len(s.ids) > 1 && !s.async
 	case cutInCall:
 		return !s.async // see powerless
+	case rot:
+		return len(s.ids) > 2 && !s.async // there a damaged end cannot be told from a torn one, on which others count as well
 	case misplace:
 		return len(s.ids) > 1 && s.compat != raft.Compat04 // where the position in an entry is only what its leader says
 	}
@@ -149,7 +152,7 @@ func (w *world) strike(k kind, r *rand.Rand) string {
 	case powerCut:
 		return w.cutPower(r, n)
 	case cutInCall:
-		if !n.up {
+		if !n.up || n.rotten { // see rot
 			return ""
 		}
 		n.disk.cutIn = 1 + r.IntN(60)
@@ -197,6 +200,8 @@ func (w *world) strike(k kind, r *rand.Rand) string {
 		return w.wipe(n)
 	case transfer:
 		return w.handOver(r, n)
+	case rot:
+		return w.rot(r, n)
 	case misplace:
 		l := w.link(n.id, w.other(r, n).id)
 		l.misplace = 1 + r.IntN(3)
@@ -309,7 +314,7 @@ func (w *world) pauseNode(r *rand.Rand, n *node) string {
 }
 
 func (w *world) cutPower(r *rand.Rand, n *node) string {
-	if !n.up || w.setup.async && !w.powerless(n) {
+	if !n.up || n.rotten || w.setup.async && !w.powerless(n) { // see rot
 		return ""
 	}
 	k, what := keep(r)
@@ -326,16 +331,21 @@ func (w *world) fill(r *rand.Rand, n *node) string {
 }
 
 // powerless tells whether a group in mode async can be asked to lose nothing when this member loses power. What it wrote last and never
-// synced is gone then, acknowledged or not; that is the price of the mode. So nothing may be under way there, and a majority of
-// the others must hold everything that is committed. The member abstains from votes where it misses a tail (docs/adr/0012).
+// synced is gone then, acknowledged or not; that is the price of the mode. So nothing may be under way there, and of the others one
+// must hold everything that is committed, and those who do not be too few to elect a leader. The member itself does not vote until it has caught up (docs/adr/0012);
+// where it would wait for ever, since it does not know that the others are of this implementation, a majority of the others must hold everything.
 func (w *world) powerless(n *node) bool {
 	last := raft.Index(len(w.check.committed)) - 1
 	if n.flushed.index > last {
 		return false
 	}
-	have := 0
+	have, waiting := 0, 1
 	for _, m := range w.nodes {
-		if m == n || m.store == nil || m.flushed.index < last {
+		if m != n && m.behind {
+			waiting++
+			continue
+		}
+		if m == n || m.store == nil || m.flushed.index < last || m.rotten {
 			continue
 		}
 		if last >= 0 {
@@ -345,7 +355,11 @@ func (w *world) powerless(n *node) bool {
 		}
 		have++
 	}
-	return have > len(w.nodes)/2
+	majority := len(w.nodes)/2 + 1
+	if w.setup.strangers {
+		return have >= majority
+	}
+	return have > 0 && len(w.nodes)-waiting-have < majority
 }
 
 // wipe takes a member's disk. It forgets votes and acknowledgements, so a group survives it only if all others have everything, and
@@ -362,7 +376,7 @@ func (w *world) wipe(n *node) string {
 		if m == n {
 			continue
 		}
-		if !m.up || m.paused > 0 || m.failing || m.durable.index < last || n.savedTerm > m.savedTerm {
+		if !m.up || m.paused > 0 || m.failing || m.rotten || m.durable.index < last || n.savedTerm > m.savedTerm {
 			return ""
 		}
 		if last >= 0 {
@@ -382,7 +396,7 @@ func (w *world) wipe(n *node) string {
 	n.down(vfs.KeepNone)
 	n.disk = newDisk(n.chance)
 	n.disk.mem.SetClock(n.calendar)
-	n.behind = true
+	n.behind, n.rotten = true, false
 	w.check.forget(n)
 	n.startIn(100 * ms)
 	return fmt.Sprintf("disk of %s is lost", n.id)

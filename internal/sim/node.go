@@ -41,16 +41,20 @@ type node struct {
 	since  raft.Instant
 	wall   time.Duration // how far the calendar was set ahead
 
-	turnAt   raft.Instant // next turn; never = none is due
-	busy     raft.Instant // the last turn keeps the loop until then
-	inputAt  raft.Instant // oldest input that no turn has taken in; never = none
-	slowTill raft.Instant // syncs are slow until then
-	hangTill raft.Instant // no sync ends before
-	troubled raft.Instant // last instant at which it was paused, slow or hanging: nothing can be asked of it then
-	idle     int          // turns in a row that nothing called for but the deadline
-	idleFrom raft.Instant
-	failing  bool // it was seen to have stopped taking part
-	behind   bool // it has to catch up before it votes
+	turnAt    raft.Instant // next turn; never = none is due
+	busy      raft.Instant // the last turn keeps the loop until then
+	inputAt   raft.Instant // oldest input that no turn has taken in; never = none
+	slowTill  raft.Instant // syncs are slow until then
+	hangTill  raft.Instant // no sync ends before
+	troubled  raft.Instant // last instant at which it was paused, slow or hanging: nothing can be asked of it then
+	idle      int          // turns in a row that nothing called for but the deadline
+	idleFrom  raft.Instant
+	failing   bool       // it was seen to have stopped taking part
+	behind    bool       // it has to catch up before it votes
+	rotten    bool       // bits have flipped on its disk, and may not be found yet
+	rotTo     raft.Index // what was its last entry when they did: only what is committed is searched
+	unpowered bool       // its last life ended with its power
+	passes    int        // searches for damage that found none, since bits last flipped
 
 	// What is known to be on its disk, whoever forgot it since.
 	flushed   mark // last entry handed to the operating system
@@ -190,6 +194,7 @@ func (n *node) startIn(d raft.Instant) {
 
 // down ends the present life; keep is nil when only the process ends.
 func (n *node) down(keep vfs.Keep) {
+	n.unpowered = keep != nil
 	n.up, n.turnAt, n.inputAt, n.paused = false, never, never, 0
 	n.disk.mem.Crash(keep)
 	n.disk.off, n.disk.cutIn, n.disk.fail, n.disk.failed = false, 0, "", false
@@ -387,6 +392,9 @@ func (n *node) keep() {
 			n.durable = at
 			deleted, err = n.store.Expire()
 		}
+		if err != nil && n.damaged(err) {
+			err = nil
+		}
 		switch {
 		case n.disk.off:
 			n.afterCut()
@@ -399,6 +407,12 @@ func (n *node) keep() {
 			n.w.say(n, "keeps entries from %d", first)
 			n.loop.Expired(first)
 			n.poke()
+		}
+		if n.rotten || n.w.closing {
+			life := n.life
+			if n.scrub(); n.life != life || !n.up || n.w.failed() {
+				return
+			}
 		}
 	}
 	n.after(keepEvery, n.keep)

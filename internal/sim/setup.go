@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,6 +56,7 @@ const (
 	forNode
 	forClient
 	forCalm
+	forRot
 )
 
 func draw(seed uint64) *setup {
@@ -98,19 +100,24 @@ func draw(seed uint64) *setup {
 		Preferred: s.preferred,
 	}
 	// Not every kind of fault in every life: some need a long time without the others to do their work.
-	for k := range kinds {
+	for k := range rot { // all but that, which others do not go with
 		if kind(k).possible(s) && r.IntN(2) == 0 {
 			s.kinds = append(s.kinds, kind(k))
 		}
 	}
 	s.gap = pick(r, 30*time.Millisecond, 100*time.Millisecond, 400*time.Millisecond)
+	if rot.possible(s) && stream(seed, forRot, 0).IntN(4) == 0 {
+		// Where retention deletes entries nobody may be left who has a good copy.
+		s.kinds = slices.DeleteFunc(s.kinds, func(k kind) bool { return k == hoursPass || k == nearlyFull || k == fullDisk })
+		s.kinds = append(s.kinds, rot)
+	}
 	return s
 }
 
 // store is the configuration of a member's store, but for file system, directory and clock.
 func (s *setup) store() logstore.Config {
 	return logstore.Config{
-		DataFileSize: s.dataSize, IndexFileSize: s.indexSize, Compat: s.compat, Async: s.async, CacheBytes: s.cache, Inline: true,
+		DataFileSize: s.dataSize, IndexFileSize: s.indexSize, Compat: s.compat, Async: s.async, CacheBytes: s.cache, Inline: true, Repairs: len(s.ids) > 1,
 		Retention: logstore.Retention{ReservedHours: 1, DeleteWhen: "0;1;2;3;4;5;6;7;8;9;10;11;12;13;14;15;16;17;18;19;20;21;22;23",
 			ForceClean: !s.strangers},
 	}

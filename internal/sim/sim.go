@@ -230,9 +230,9 @@ func (w *world) heal() {
 	r := stream(w.c.Seed, forCalm, 0)
 	order := r.Perm(len(w.nodes))
 	// Who lost its power while its log was being started anew, in a dialect that does not say behind which term, does not vote until it has
-	// caught up; nor does who lost its disk.
+	// caught up; nor does who lost its disk, or has lost its tail to damage.
 	lame := func(i int) int {
-		if w.nodes[i].flushed.term == raft.UnknownTerm || w.nodes[i].behind {
+		if w.nodes[i].flushed.term == raft.UnknownTerm || w.nodes[i].wanting() {
 			return 1
 		}
 		return 0
@@ -341,7 +341,7 @@ func (w *world) finish() {
 func (w *world) agreed() bool {
 	last := raft.Index(len(w.check.committed)) - 1
 	for _, n := range w.nodes {
-		if !n.up || n.loop.Commit() != last || n.flushed.index != last {
+		if !n.up || n.loop.Commit() != last || n.flushed.index != last || n.rotten {
 			return false
 		}
 	}
