@@ -377,6 +377,11 @@ func (n *Node) Start() error {
 	return nil
 }
 
+// As makes the next Start of a node of Start run another kind of broker on the same configuration file and directory, with more words on its command line.
+func (n *Node) As(k Kind, more ...string) {
+	n.argv = append(k.broker(filepath.Join(n.dir, n.ID), filepath.Join(n.dir, n.ID+".conf")), more...)
+}
+
 // Kill ends the node as a power switch ends a process, and waits until it is gone.
 func (n *Node) Kill() {
 	if n.proc != nil {
