@@ -3,6 +3,7 @@ package dledger_test
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -85,6 +86,9 @@ func sameFiles(c *dledgertest.Cluster) {
 			for _, n := range names {
 				x, err1 := vfs.ReadFile(a, "/"+ids[0]+"/dledger-"+ids[0]+"/"+sub+"/"+n)
 				y, err2 := vfs.ReadFile(b, "/"+id+"/dledger-"+id+"/"+sub+"/"+n)
+				if errors.Is(err2, fs.ErrNotExist) && len(bytes.Trim(x, "\x00")) == 0 {
+					continue // made ahead by one and not by the other: nothing is in it
+				}
 				if err := errors.Join(err1, err2); err != nil || !bytes.Equal(x, y) {
 					c.T.Errorf("%s/%s of %s and %s differ (%v)", sub, n, ids[0], id, err)
 				}
