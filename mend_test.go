@@ -3,8 +3,8 @@ package dledger_test
 import (
 	"bytes"
 	"errors"
-	"io/fs"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"testing"
