@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -186,20 +185,25 @@ func block(n int) (int, error) {
 func (c *Cluster) Ready(ctx context.Context, groups int) error {
 	var last error
 	err := harness.Until(ctx, "broker groups that lead", func() bool {
+		if ctx.Err() != nil {
+			return false // and last tells of the time before
+		}
 		var leaders map[string]string
 		for server := range strings.SplitSeq(c.NameServer, ";") {
-			var err error
-			switch leaders, err = leadersOf(ctx, server); {
+			known, err := leadersOf(ctx, server)
+			switch {
 			case err != nil && strings.Contains(c.NameServer, ";"):
 				continue // it may have been killed
-			case err != nil || len(leaders) < groups:
-				last = errors.Join(err, fmt.Errorf("name server %s knows %d leaders", server, len(leaders)))
+			case err != nil || len(known) < groups:
+				last = errors.Join(err, fmt.Errorf("name server %s knows %d leaders", server, len(known)))
 				return false
 			}
+			leaders = known
 		}
-		for _, addr := range leaders {
+		for name, addr := range leaders {
+			began := time.Now()
 			if err := c.CreateTopicAt(ctx, addr, "ready", 1); err != nil {
-				last = err
+				last = fmt.Errorf("%s, after %v: %w", name, time.Since(began).Round(time.Millisecond), err)
 				return false
 			}
 		}
@@ -234,6 +238,18 @@ func (c *Cluster) Leader(ctx context.Context, broker string) (n *Node, err error
 	return n, err
 }
 
+// Spread waits until no node leads two broker groups, as preferred leaders have it when all nodes run.
+func (c *Cluster) Spread(ctx context.Context) error {
+	return harness.Until(ctx, "leaders on nodes of their own", func() bool {
+		leaders, err := c.Leaders(ctx)
+		seen := map[*Node]bool{}
+		for _, addr := range leaders {
+			seen[c.NodeAt(addr)] = true
+		}
+		return err == nil && len(seen) == len(leaders)
+	})
+}
+
 func leadersOf(ctx context.Context, server string) (map[string]string, error) {
 	r, err := Ask(ctx, server, 106, nil, nil)
 	if err != nil {
@@ -261,7 +277,7 @@ func leadersOf(ctx context.Context, server string) (map[string]string, error) {
 
 var unquoted = regexp.MustCompile(`([{,])(-?\d+):`) // the original writes integer keys bare
 
-// CreateTopic makes a topic with queues on every broker group and waits until the name server knows it.
+// CreateTopic makes a topic with queues on every broker group and waits until the name servers know it.
 func (c *Cluster) CreateTopic(ctx context.Context, topic string, queues int) error {
 	leaders, err := c.Leaders(ctx)
 	if err != nil {
@@ -272,10 +288,15 @@ func (c *Cluster) CreateTopic(ctx context.Context, topic string, queues int) err
 			return err
 		}
 	}
+	return c.Routed(ctx, topic, len(leaders))
+}
+
+// Routed waits until every name server that runs knows a topic of as many broker groups.
+func (c *Cluster) Routed(ctx context.Context, topic string, groups int) error {
 	for server := range strings.SplitSeq(c.NameServer, ";") {
 		err := harness.Until(ctx, "a route for "+topic+" at "+server, func() bool {
 			r, err := Ask(ctx, server, 105, map[string]string{"topic": topic}, nil)
-			return err == nil && r.Code == 0 && bytes.Count(r.Body, []byte(`"writeQueueNums"`)) == len(leaders)
+			return err == nil && r.Code == 0 && bytes.Count(r.Body, []byte(`"writeQueueNums"`)) == groups
 		})
 		if err != nil {
 			return err
@@ -306,32 +327,6 @@ func (c *Cluster) NodeAt(addr string) *Node {
 		}
 	}
 	return nil
-}
-
-// Stop ends everything in an orderly way.
-func (c *Cluster) Stop() error {
-	var all error
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	for _, n := range c.Nodes {
-		if n.proc == nil {
-			continue
-		}
-		wg.Go(func() {
-			err := n.Stop()
-			mu.Lock()
-			defer mu.Unlock()
-			all = errors.Join(all, err)
-		})
-	}
-	wg.Wait()
-	for _, p := range c.names {
-		all = errors.Join(all, p.Stop(20*time.Second))
-	}
-	if c.up != nil {
-		all = errors.Join(all, c.up.Stop(20*time.Second))
-	}
-	return all
 }
 
 // Kill ends everything with SIGKILL.
@@ -405,22 +400,53 @@ func (n *Node) Pid() int {
 	return n.pid
 }
 
-// Stop ends the node in an orderly way, as an operator would.
-func (n *Node) Stop() error {
-	if n.proc != nil {
-		return n.proc.Stop(30 * time.Second)
+// Stop ends the node in an orderly way, as an operator would, within grace; two signals say that there is no time for clients to go elsewhere. A node
+// that does not end writes what its goroutines, or threads, do to its log.
+func (n *Node) Stop(grace time.Duration) error {
+	if err := n.Term(); err != nil {
+		return err
 	}
-	if n.pid == 0 {
-		return nil
-	}
-	if err := syscall.Kill(n.pid, syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop %s: %w", n.ID, err)
-	}
-	for end := time.Now().Add(30 * time.Second); syscall.Kill(n.pid, 0) == nil; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			return fmt.Errorf("%s did not end within 30 s of SIGTERM", n.ID)
+	pid := n.id()
+	for end := time.Now().Add(grace); n.Running(); time.Sleep(time.Millisecond) {
+		if time.Now().Before(end) {
+			continue
 		}
+		_ = syscall.Kill(pid, syscall.SIGQUIT) // if it is gone now, so much the better
+		time.Sleep(time.Second)
+		n.Kill()
+		return fmt.Errorf("%s did not end within %v of SIGTERM", n.ID, grace)
 	}
 	n.pid = 0
 	return nil
+}
+
+// Term asks the node to end.
+func (n *Node) Term() error {
+	if !n.Running() {
+		return nil
+	}
+	if err := syscall.Kill(n.id(), syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop %s: %w", n.ID, err)
+	}
+	return nil
+}
+
+func (n *Node) id() int {
+	if n.proc != nil {
+		return n.proc.Pid()
+	}
+	return n.pid
+}
+
+// Running tells whether the node's process is there.
+func (n *Node) Running() bool {
+	if n.proc == nil {
+		return n.pid != 0 && syscall.Kill(n.pid, 0) == nil // its parent collects it, and then there is no such process
+	}
+	select {
+	case <-n.proc.Done():
+		return false
+	default:
+		return true
+	}
 }
