@@ -96,7 +96,7 @@ var commands = []command{
 	{file: "sendMessage", words: "sendMessage -t admin -p hello -k admin_key -c admin_tag -b broker-a -i 2"},
 	{file: "consumeMessage", words: "consumeMessage -t admin -b broker-a -i 2 -o 2 -c 1 -g admin_reader"},
 	{file: "queryCq", words: "queryCq -t admin -q 1 -i 0 -c 2"},
-	{file: "getBrokerConfig", words: "getBrokerConfig -b {leader}", only: `^(broker(Name|ClusterName|Id)|deleteWhen|fileReservedTime|flushDiskType|enableDLegerCommitLog|` +
+	{file: "getBrokerConfig", words: "getBrokerConfig -b {leader}", only: `^(broker(Name|ClusterName|Id)|deleteWhen|fileReservedTime|enableDLegerCommitLog|` +
 		`autoCreateTopicEnable|transactionCheckInterval|maxMessageSize|dLegerGroup) +=`, sort: true},
 	{file: "updateBrokerConfig", words: "updateBrokerConfig -b {leader} -k transactionCheckMax -v 14"},
 	{file: "updateBrokerConfig-refused", words: "updateBrokerConfig -b {leader} -k brokerConfigPath -v /tmp/x"},
