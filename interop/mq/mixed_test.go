@@ -104,14 +104,14 @@ func TestJavaGroupIsMovedNodeByNode(t *testing.T) {
 		if n == first {
 			continue
 		}
-		must(t, n.Stop())
+		must(t, n.Stop(90 * time.Second))
 		n.As(ours, "--set", "compat=0.3", "--set", "drainMaxMs=0")
 		must(t, n.Start())
 		moved++
 		level(n, false)
 		t.Logf("%s is ours, %d of 3", n.ID, moved)
 	}
-	must(t, first.Stop())
+	must(t, first.Stop(90 * time.Second))
 	taken("the stop of the stock leader")
 	if n := leader(); n == first {
 		t.Errorf("%s has ended and still leads", first.ID)
@@ -119,11 +119,11 @@ func TestJavaGroupIsMovedNodeByNode(t *testing.T) {
 	must(t, first.Start())
 	level(first, true)
 	t.Logf("%s follows one of ours", first.ID)
-	must(t, first.Stop())
+	must(t, first.Stop(90 * time.Second))
 	first.As(ours, "--set", "compat=0.3", "--set", "drainMaxMs=0")
 	must(t, first.Start())
 	level(first, false)
-	must(t, leader().Stop())
+	must(t, leader().Stop(90 * time.Second))
 	taken("the stop of a leader of ours")
 	stop()
 	wg.Wait()
