@@ -76,17 +76,12 @@ const (
 // Get reads messages of a queue from offset on: at most maxMsgs and maxBytes, but at least one if one is there. A nil filter wants all.
 func (s *Store) Get(topic string, queueID int32, offset int64, maxMsgs, maxBytes int, filter Filter) GetResult {
 	q := s.queue(topic, queueID)
-	var lo, hi int64
-	if q == nil {
-		if lo = s.floor(topic, queueID); lo == 0 {
-			return GetResult{Status: NoSuchQueue}
-		}
-		hi = lo
-	} else {
-		var err error
-		if lo, hi, err = s.bounds(q); err != nil {
-			return s.unread(q, offset, err)
-		}
+	lo, hi, err := s.known(q, topic, queueID)
+	switch {
+	case err != nil:
+		return s.unread(q, offset, err)
+	case q == nil && hi == 0:
+		return GetResult{Status: NoSuchQueue}
 	}
 	r := GetResult{Min: lo, Max: hi, Next: offset}
 	switch {
@@ -221,11 +216,7 @@ type Bounds struct{ Min, Max int64 }
 // Bounds gives those of one queue; 0 and 0 for one that is not there.
 func (s *Store) Bounds(topic string, queueID int32) Bounds {
 	q := s.queue(topic, queueID)
-	if q == nil {
-		n := s.floor(topic, queueID)
-		return Bounds{n, n}
-	}
-	lo, hi, err := s.bounds(q)
+	lo, hi, err := s.known(q, topic, queueID)
 	if err != nil {
 		s.unread(q, 0, err)
 		v := q.view()
@@ -238,11 +229,19 @@ func (s *Store) Bounds(topic string, queueID int32) Bounds {
 func (s *Store) MinOffset(topic string, queueID int32) int64 { return s.Bounds(topic, queueID).Min }
 
 // MaxOffset is the offset behind the last message of a queue; 0 for a queue that is not there.
-func (s *Store) MaxOffset(topic string, queueID int32) int64 {
-	if q := s.queue(topic, queueID); q != nil {
-		return q.view().end
+func (s *Store) MaxOffset(topic string, queueID int32) int64 { return s.Bounds(topic, queueID).Max }
+
+// known is bounds, also for a queue (nil: not here) that has come further than this member has seen: all of it has gone.
+func (s *Store) known(q *queue, topic string, queueID int32) (lo, hi int64, err error) {
+	if q != nil {
+		if lo, hi, err = s.bounds(q); err != nil || lo < hi {
+			return lo, hi, err
+		}
 	}
-	return s.floor(topic, queueID)
+	if floor := s.floor(topic, queueID); floor > hi {
+		lo, hi = floor, floor
+	}
+	return lo, hi, nil
 }
 
 // Queues gives the queues of a topic that hold or held messages.

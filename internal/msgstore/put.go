@@ -58,8 +58,9 @@ func (l *leadership) take(c *counter) int64 {
 		c.started = true
 		if q := l.s.queue(c.topic, c.id); q != nil {
 			c.next = q.view().end
-		} else if floor := l.s.cfg.Floor; floor != nil {
-			c.next = floor(c.topic, c.id)
+		}
+		if floor := l.s.cfg.Floor; floor != nil {
+			c.next = max(c.next, floor(c.topic, c.id))
 		}
 	}
 	c.next++

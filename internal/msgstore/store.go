@@ -364,7 +364,7 @@ func (s *Store) queue(topic string, id int32) *queue {
 	return s.queues.of[topic][id]
 }
 
-// floor is how far a queue has come that is not here; see Config.Floor.
+// floor is how far a queue has come at least; see Config.Floor.
 func (s *Store) floor(topic string, id int32) int64 {
 	if _, ok := s.Ready(); !ok || s.cfg.Floor == nil {
 		return 0

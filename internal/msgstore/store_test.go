@@ -956,3 +956,35 @@ func TestFewFilesStayOpen(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestFloorAboveTheEndOfAQueue: this member was away while the rest of the queue came and went.
+func TestFloorAboveTheEndOfAQueue(t *testing.T) {
+	r := newRig(t, func(c *Config) {
+		c.Floor = func(string, int32) int64 { return 40 }
+	})
+	r.lead()
+	for i := range 41 {
+		if p := r.put(message("T", 0, "x")); p.QueueOffset != 40+int64(i) {
+			t.Fatalf("offset %d, want %d", p.QueueOffset, 40+i)
+		}
+	}
+	r.s.cfg.Floor = func(string, int32) int64 { return 90 }
+	r.settle()
+	r.log.lead(false)
+	r.log.retain(r.log.Commit() + 1)
+	r.lead()
+	if b := r.s.Bounds("T", 0); b != (Bounds{90, 90}) || r.s.MaxOffset("T", 0) != 90 {
+		t.Errorf("bounds %+v, end %d, want 90", b, r.s.MaxOffset("T", 0))
+	}
+	if g := r.s.Get("T", 0, 90, 32, 1<<20, nil); g.Status != OffsetOverflowOne || g.Next != 90 {
+		t.Errorf("from the end: %+v", g)
+	}
+	if p := r.put(message("T", 0, "y")); p.QueueOffset != 90 {
+		t.Errorf("offset %d, want 90", p.QueueOffset)
+	}
+	r.settle()
+	if b := r.s.Bounds("T", 0); b != (Bounds{90, 91}) {
+		t.Errorf("bounds %+v", b)
+	}
+	r.check()
+}
