@@ -319,3 +319,58 @@ func TestNameServerThatReturnsIsToldAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestOffsetsOfAFormerLeaderDoNotGoBack: what it took before it was cut off reaches the next leader late, or it leads again itself; consumers
+// have gone on meanwhile.
+func TestOffsetsOfAFormerLeaderDoNotGoBack(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		old := c.leader()
+		for range 30 {
+			p.must(old, mq.CodeSend, sendExt("t", 0), []byte("x"))
+		}
+		commit := func(id string, queue, n int) {
+			c.T.Helper()
+			p.must(id, mq.CodeUpdateConsumerOffset, ext("consumerGroup", "g", "topic", "t", "queueId", queue, "commitOffset", n), nil)
+		}
+		committed := func(id string, queue int) string {
+			c.T.Helper()
+			return p.must(id, mq.CodeQueryConsumerOffset, ext("consumerGroup", "g", "topic", "t", "queueId", queue), nil).Ext["offset"]
+		}
+		commit(old, 0, 1)
+		commit(old, 1, 1)
+		for _, again := range []bool{false, true} {
+			c.Partition([]string{old})
+			commit(old, 0, 10)
+			commit(old, 1, 10)
+			c.Wait("another leader", func() bool { return !c.brokers[old].Leads() })
+			now := c.leader()
+			commit(now, 0, 20)
+			time.Sleep(time.Second)
+			if again {
+				b := c.brokers[now]
+				c.net.die(c.address(now)) // nothing can be passed on to it
+				c.Heal()
+				c.Wait("the follower to be fit", func() bool { return b.ledger.TransferLeadership(c.T.Context(), old) == nil })
+				c.Wait("the old leader to lead again", c.brokers[old].Leads)
+				now = old
+			} else {
+				c.Heal()
+				c.Wait("the old leader to follow", func() bool { return c.brokers[old].ledger.Leader() == now })
+			}
+			time.Sleep(time.Second)
+			if n := committed(now, 0); n != "20" {
+				c.T.Errorf("led again %v: the offset is %s, want 20", again, n)
+			}
+			if n := committed(now, 1); n != "10" {
+				c.T.Errorf("led again %v: an offset that nobody overtook is %s, want 10", again, n)
+			}
+			commit(now, 0, 5) // a consumer may go back
+			time.Sleep(time.Second)
+			if n := committed(now, 0); n != "5" {
+				c.T.Errorf("the offset is %s, want 5", n)
+			}
+			old = now
+		}
+	})
+}

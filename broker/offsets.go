@@ -18,13 +18,20 @@ import (
 var errNoGroup = errors.New("no such group")
 
 // offsets gathers what consumers commit, until it goes into the log.
+//
+// What a leader could not write before it was replaced may be old when the next one hears of it: consumers have gone on there. So it counts
+// only where it is ahead, and only for a while (lateMax).
 type offsets struct {
 	b *Broker
 
 	mu      sync.Mutex
 	pending map[string]map[int32]int64 // not given to the log yet, or not yet applied
+	late    time.Time                  // since when pending is a former leader's; zero = it is not
 	writing sync.Mutex                 // held by the one who writes
 }
+
+// lateMax is how long a former leader tries to pass offsets on. Consumers commit every five seconds.
+const lateMax = 10 * time.Second
 
 func (o *offsets) set(key string, queue int32, offset int64) {
 	o.mu.Lock()
@@ -88,7 +95,7 @@ func (o *offsets) flush(ctx context.Context) {
 		if o.b.meta.write(ctx, record{Kind: "offsets", Offsets: batch}) != nil {
 			return // they stay, and are written or passed on next time
 		}
-	} else if !o.passOn(batch) {
+	} else if !o.passOn(batch) && !o.tooLate() {
 		return
 	}
 	o.mu.Lock()
@@ -104,6 +111,39 @@ func (o *offsets) flush(ctx context.Context) {
 			delete(o.pending, key)
 		}
 	}
+	if len(o.pending) == 0 {
+		o.late = time.Time{}
+	}
+}
+
+// tooLate tells whether what is pending has been a former leader's for too long.
+func (o *offsets) tooLate() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.late.IsZero() {
+		o.late = time.Now()
+	}
+	return time.Since(o.late) > lateMax
+}
+
+// lead begins a leadership: what is pending from a former one counts where it is ahead of the log.
+func (o *offsets) lead() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.late.IsZero() && time.Since(o.late) > lateMax {
+		clear(o.pending)
+	}
+	o.late = time.Time{}
+	for key, queues := range o.pending {
+		for q, n := range queues {
+			if at, ok := o.b.meta.offset(key, q); ok && at >= n {
+				delete(queues, q)
+			}
+		}
+		if len(queues) == 0 {
+			delete(o.pending, key)
+		}
+	}
 }
 
 // passOn gives offsets to the leader, as consumers do; false: there is none now.
@@ -111,7 +151,7 @@ func (o *offsets) passOn(batch map[string]map[int32]int64) bool {
 	for key, queues := range batch {
 		topic, group := splitOffsetKey(key)
 		for q, n := range queues {
-			if !o.b.gate.tell(mq.CodeUpdateConsumerOffset, map[string]string{"consumerGroup": group, "topic": topic, "queueId": mq.Itoa(q), "commitOffset": mq.Itoa(n)}) {
+			if !o.b.gate.tell(mq.CodeUpdateConsumerOffset, map[string]string{"consumerGroup": group, "topic": topic, "queueId": mq.Itoa(q), "commitOffset": mq.Itoa(n), fieldLate: "1"}) {
 				return false
 			}
 		}
@@ -151,6 +191,10 @@ func (b *Broker) updateOffset(r *request) {
 		key := offsetKey(topic, group)
 		if _, reset := b.meta.reset(key, queue); reset {
 			r.answer(mq.Success, "Offset has been previously reset", nil)
+			return
+		}
+		if at, ok := b.offsets.get(key, queue); ok && at >= offset && r.frame.Ext[fieldLate] != "" {
+			r.ok()
 			return
 		}
 		b.offsets.set(key, queue, offset)

@@ -91,6 +91,7 @@ func (b *Broker) lead(ctx context.Context, term dledger.Term) (resign func()) {
 		})
 	}
 	b.term.Store(int64(term))
+	b.offsets.lead()
 	b.gate.set(true, "")
 	b.log.Info("serves as leader", "term", term)
 	b.names.changed()

@@ -75,6 +75,7 @@ func table() map[int32]route {
 const (
 	fieldFrom      = "__dledgerFrom"      // the client's address
 	fieldSettle    = "__dledgerSettle"    // the request may have been carried out already: look before doing it again
+	fieldLate      = "__dledgerLate"      // an offset that a former leader could not write: it counts if it is ahead
 	fieldUndecided = "__dledgerUndecided" // in an answer: it may yet be carried out
 )
 
