@@ -158,6 +158,8 @@ func TestBadRequestsAreRefusedAndTheConnectionLives(t *testing.T) {
 			{"long topic", mq.CodeSend, sendExt(long[:200], 0), "x", mq.InvalidParameter, "longer"},
 			{"system topic", mq.CodeSend, sendExt(mq.TopicSchedule, 0), "x", mq.NoPermission, mq.TopicSchedule},
 			{"the metadata topic", mq.CodeSend, sendExt(mq.TopicMetadataStem+"a", 0), "x", mq.NoPermission, "forbidden"},
+			{"the timers' topic", mq.CodeSend, sendExt(mq.TopicTimer, 0, "properties", "REAL_TOPIC\x01"+mq.TopicMetadataStem+"a\x02REAL_QID\x010\x02TIMER_OUT_MS\x011\x02"), `{"noTopics":["t"]}`, mq.NoPermission, "forbidden"},
+			{"illegal group to retry for", mq.CodeSend, sendExt(mq.RetryPrefix+"../a", 0), "x", mq.InvalidParameter, "illegal"},
 			{"unknown template", mq.CodeSend, sendExt("new", 0, "defaultTopic", "none"), "x", mq.TopicNotExist, "new"},
 			{"queue", mq.CodeSend, sendExt("t", 4), "x", mq.InvalidParameter, "4"},
 			{"no body", mq.CodeSend, sendExt("t", 0), "", mq.MessageIllegal, "empty"},

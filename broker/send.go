@@ -60,7 +60,11 @@ func (b *Broker) send(r *request) {
 		r.sendFailed(mq.SystemError, "broker unable to service, until "+b.conf().AcceptSendsFrom.Format(time.RFC3339))
 		return
 	}
-	if err := mq.CheckTopic(h.topic); err != nil && !strings.HasPrefix(h.topic, mq.RetryPrefix) {
+	check := mq.CheckTopic
+	if strings.HasPrefix(h.topic, mq.RetryPrefix) {
+		check = mq.CheckGroup // may be as long as that
+	}
+	if err := check(h.topic); err != nil {
 		r.sendFailed(mq.InvalidParameter, err.Error())
 		return
 	}

@@ -149,7 +149,7 @@ func (b *Broker) delivered(topic, uniq string, source *mq.Message) (bool, error)
 func restored(m *mq.Message) (*mq.Message, bool) {
 	topic := m.Prop(mq.PropRealTopic)
 	var queue int32
-	if _, err := fmt.Sscan(m.Prop(mq.PropRealQueueID), &queue); err != nil || mq.CheckGroup(topic) != nil { // topics of groups may be as long as those
+	if _, err := fmt.Sscan(m.Prop(mq.PropRealQueueID), &queue); err != nil || mq.CheckGroup(topic) != nil || mq.IsNoSendTopic(topic) { // topics of groups may be as long as those
 		return nil, false
 	}
 	real := *m

@@ -67,10 +67,10 @@ func IsSystemTopic(topic string) bool {
 	return strings.HasPrefix(topic, SystemPrefix)
 }
 
-// IsNoSendTopic tells topics that clients may not send to.
+// IsNoSendTopic tells topics that clients may not send to. That of timers is one here: what lies there is delivered to where it says.
 func IsNoSendTopic(topic string) bool {
 	switch topic {
-	case TopicSchedule, TopicHalf, TopicOpHalf, TopicTransCheckMax, TopicSelfTest, TopicOffsetMoved:
+	case TopicSchedule, TopicHalf, TopicOpHalf, TopicTransCheckMax, TopicSelfTest, TopicOffsetMoved, TopicTimer:
 		return true
 	}
 	return strings.HasPrefix(topic, TopicMetadataStem)
