@@ -78,6 +78,20 @@ func (l *fakeLog) retain(i dledger.Index) {
 	l.first = i
 }
 
+// lose takes the entries from index i on, and gives a function that brings them back.
+func (l *fakeLog) lose(i dledger.Index) (back func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all, end, commit := l.entries, l.end, l.commit
+	l.end, l.commit, l.entries = l.entries[i-l.first].Pos, i-1, slices.Clone(l.entries[:i-l.first])
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.entries, l.end, l.commit = all, end, commit
+		l.change()
+	}
+}
+
 func (l *fakeLog) firstPos() int64 {
 	if len(l.entries) == 0 {
 		return l.end

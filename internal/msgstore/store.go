@@ -288,7 +288,10 @@ func (s *Store) recover() error {
 	}
 	i := first // the records begin before the messages
 	if at := s.cfg.MetaFrom - headerSize; at >= pos {
-		if i, err = s.log.IndexAt(at); err != nil {
+		switch i, err = s.log.IndexAt(at); {
+		case errors.Is(err, dledger.ErrOutOfRange): // the log has lost its end, which comes again; the records before that are known
+			i = s.log.Commit()
+		case err != nil:
 			return fmt.Errorf("the broker's records were saved up to position %d: %w", s.cfg.MetaFrom, err)
 		}
 		i++

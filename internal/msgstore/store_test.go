@@ -717,6 +717,45 @@ func TestDeletedTopicBeginsAnew(t *testing.T) {
 	check()
 }
 
+// TestLogThatLostItsEnd: after a power loss queues and saved records can be ahead of a log that was not synced. It comes again from the others.
+func TestLogThatLostItsEnd(t *testing.T) {
+	for _, saved := range []int{0, 1, 2} { // records that were
+		r, k := withRecords(t)
+		r.lead()
+		record := func() {
+			if p := r.put(message("rmq_sys_metadata_b", 0, "delete U")); p.Status != PutOK {
+				t.Fatal(p)
+			}
+		}
+		r.fill("T", 0, 20)
+		lost := r.log.Commit() + 1
+		record()
+		r.fill("U", 0, 20)
+		record()
+		r.fill("T", 0, 20)
+		r.shut()
+		got := slices.Clone(k.got[1:]) // the first opened the leadership
+		if k.got = nil; saved > 0 {
+			r.cfg.MetaFrom = got[saved-1]
+		}
+		back := r.log.lose(lost)
+		r.start()
+		r.settle()
+		back()
+		r.settle()
+		if want := got[saved:]; !slices.Equal(k.got[max(len(k.got)-len(want), 0):], want) {
+			t.Errorf("%d records saved: then came %v, want %v at least", saved, k.got, want)
+		}
+		if n := len(r.s.Queues("U")); n != 0 {
+			t.Errorf("%d queues of a deleted topic", n)
+		}
+		if n := r.s.MaxOffset("T", 0); n != 40 {
+			t.Errorf("T ends at %d", n)
+		}
+		r.halt()
+	}
+}
+
 func TestFailedRecordEndsRun(t *testing.T) {
 	bad := errors.New("no such kind")
 	r := newRig(t, func(c *Config) {
