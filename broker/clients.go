@@ -37,17 +37,23 @@ type session struct {
 // noteSend remembers that a client uses this replica as the leader (see Broker.drain), and that it produces for its group: not every producer
 // sends heartbeats to every replica.
 func (b *Broker) noteSend(r *request) {
-	name := "producerGroup"
+	group, properties := "producerGroup", "properties"
 	switch r.code() {
-	case mq.CodeSend, mq.CodeEndTransaction:
+	case mq.CodeSend:
 	case mq.CodeSendV2, mq.CodeSendBatch:
-		name = "a"
+		group, properties = "a", "i"
+	case mq.CodeEndTransaction:
+		properties = ""
 	default:
 		return
 	}
 	r.session.sent.Store(time.Now().UnixNano())
-	if group := r.frame.Ext[name]; group != "" && b.clients.produces(r, group, "") {
+	if name := r.frame.Ext[group]; name != "" && b.clients.produces(r, name, "") {
 		b.clients.changed()
+	}
+	// A message gets its unique key where it arrives first: whoever takes it up again knows it by that.
+	if p := r.frame.Ext[properties]; properties != "" && r.frame.Ext != nil && !mq.PropHas(p, mq.PropUniqKey) {
+		r.frame.Ext[properties] = mq.PropSet(p, mq.PropUniqKey, b.keys.Next(time.Now()))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -221,11 +222,12 @@ func bodies(t *testing.T, b []byte) (bodies []string, offsets []int64) {
 type pipes struct {
 	mu        sync.Mutex
 	listeners map[string]*pipeListener
-	conns     map[string][]net.Conn // by the address that was dialled
+	conns     map[string][]net.Conn   // by the address that was dialled
+	cut       map[string]*atomic.Bool // what is sent to these addresses, and from them, is lost
 }
 
 func newPipes() *pipes {
-	return &pipes{listeners: map[string]*pipeListener{}, conns: map[string][]net.Conn{}}
+	return &pipes{listeners: map[string]*pipeListener{}, conns: map[string][]net.Conn{}, cut: map[string]*atomic.Bool{}}
 }
 
 type pipeListener struct {
@@ -245,6 +247,21 @@ func (a pipeAddr) String() string { return string(a) }
 type pipeConn struct {
 	net.Conn
 	local, remote pipeAddr
+	cut           *atomic.Bool
+}
+
+func (c pipeConn) Write(b []byte) (int, error) {
+	if c.cut.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// lose makes everything be lost that is sent to an address or from it on connections that are open; nobody is told.
+func (p *pipes) lose(address string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut[address].Store(true)
 }
 
 func (c pipeConn) LocalAddr() net.Addr  { return c.local }
@@ -269,7 +286,14 @@ func (p *pipes) dial(from, to string) (net.Conn, error) {
 		return nil, errors.New("connection refused")
 	}
 	a, b := net.Pipe()
-	mine, theirs := pipeConn{a, pipeAddr(from), pipeAddr(to)}, pipeConn{b, pipeAddr(to), pipeAddr(from)}
+	p.mu.Lock()
+	cut := p.cut[to]
+	if cut == nil {
+		cut = new(atomic.Bool)
+		p.cut[to] = cut
+	}
+	p.mu.Unlock()
+	mine, theirs := pipeConn{a, pipeAddr(from), pipeAddr(to), cut}, pipeConn{b, pipeAddr(to), pipeAddr(from), cut}
 	select {
 	case l.conns <- theirs:
 	case <-l.closed:

@@ -196,6 +196,40 @@ func TestSendWhoseLeaderIsLostIsStoredOnce(t *testing.T) {
 	})
 }
 
+// The leader is cut off from everybody after a follower has passed a message on to it: no connection ends, and no answer comes.
+func TestSendIsTakenFromALeaderThatIsCutOff(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		t := c.T
+		p := c.client("10.1.0.1")
+		leader, follower := c.leader(), c.follower()
+		p.must(follower, mq.CodeSend, sendExt("t", 0), []byte("first"))
+		for i := range 3 { // before, and some time after the message reached it
+			got := make(chan *remoting.Frame, 1)
+			from := time.Now()
+			if i > 0 {
+				go func() { got <- p.call(follower, mq.CodeSend, sendExt("t", 0), []byte("cut off")) }()
+				time.Sleep(time.Duration(i-1) * 300 * time.Microsecond)
+			}
+			c.Partition([]string{leader})
+			c.net.lose(c.address(leader))
+			if i == 0 {
+				go func() { got <- p.call(follower, mq.CodeSend, sendExt("t", 0), []byte("cut off")) }()
+			}
+			f := <-got
+			if f.Code != mq.Success || f.Ext["queueOffset"] != strconv.Itoa(i+1) || time.Since(from) > 2500*time.Millisecond {
+				t.Errorf("round %d: code %d %s %v after %v", i, f.Code, f.Remark, f.Ext, time.Since(from))
+			}
+			c.kill(leader)
+			c.net.cut[c.address(leader)].Store(false)
+			c.Heal()
+			c.start(leader)
+			leader, follower = c.leader(), c.follower()
+			p.must(follower, mq.CodeMaxOffset, ext("topic", "t", "queueId", 0), nil) // their connection is open
+		}
+		c.same(c.leader(), "t", 0, []string{"first", "cut off", "cut off", "cut off"})
+	})
+}
+
 func TestHandOverLosesNoSend(t *testing.T) {
 	inCluster(t, 3, nil, func(c *cluster) {
 		t := c.T

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +29,7 @@ type gate struct {
 	bytes    int  // of held
 	draining bool // somebody passes held ones on
 	wake     chan struct{}
+	away     map[*request]string // passed on and not answered yet → to which leader
 }
 
 // Bounds of what is held.
@@ -44,11 +46,29 @@ func (g *gate) here() bool {
 	return g.leads
 }
 
-// set changes where requests go.
+// set changes where requests go. Those that a former leader has not answered are not waited for any longer: it may be cut off. The next leader finds out whether
+// it took them.
 func (g *gate) set(leads bool, leader string) {
 	g.mu.Lock()
 	g.leads, g.leader = leads, leader
+	var late []*request
+	if g.open() {
+		for r, to := range g.away {
+			if to != leader {
+				delete(g.away, r)
+				r.settle = true
+				if time.Now().After(r.due) {
+					late = append(late, r)
+				} else {
+					late = append(late, g.hold(r)...)
+				}
+			}
+		}
+	}
 	g.mu.Unlock()
+	for _, r := range late {
+		g.giveUp(r, "its leader was lost")
+	}
 	g.b.clients.changed()
 	g.drain()
 }
@@ -65,16 +85,17 @@ func (g *gate) submit(r *request) {
 		g.pass(r, leads, leader)
 		return
 	}
-	g.hold(r)
+	refused := g.hold(r)
 	g.mu.Unlock()
+	for _, r := range refused {
+		g.giveUp(r, "no leader is there, and too many requests wait for one")
+	}
 }
 
-// hold keeps a request; mu is held.
-func (g *gate) hold(r *request) {
-	size := len(r.frame.Body) + 512
-	if len(g.held) >= heldMax || g.bytes+size > heldBytesMax {
-		go r.refuse(mq.ServiceNotAvailable, "no leader, and %d requests wait for one", heldMax)
-		return
+// hold keeps a request, or gives it back if there is no room; mu is held.
+func (g *gate) hold(r *request) (refused []*request) {
+	if len(g.held) >= heldMax || g.bytes+r.size() > heldBytesMax {
+		return []*request{r}
 	}
 	if g.held = append(g.held, r); len(g.held) == 1 {
 		select {
@@ -82,8 +103,12 @@ func (g *gate) hold(r *request) {
 		default:
 		}
 	}
-	g.bytes += size
+	g.bytes += r.size()
+	return nil
 }
+
+// size is what a held request counts for.
+func (r *request) size() int { return len(r.frame.Body) + 512 }
 
 // pass sends a request where it belongs.
 func (g *gate) pass(r *request, leads bool, leader string) {
@@ -114,8 +139,8 @@ func (g *gate) drain() {
 			g.pass(r, leads, leader)
 		}
 		g.mu.Lock()
-		if !g.leads && leads == g.leads && leader == g.leader {
-			break // what has come back meanwhile waits for the next try
+		if leads == g.leads && leader == g.leader && !slices.ContainsFunc(g.held, func(r *request) bool { return !r.again }) {
+			break // what has come back waits for the next try
 		}
 	}
 	g.draining = false
@@ -128,9 +153,13 @@ func (g *gate) retry(r *request, why string) {
 		g.giveUp(r, why)
 		return
 	}
+	r.again = true
 	g.mu.Lock()
-	g.hold(r)
+	refused := g.hold(r)
 	g.mu.Unlock()
+	for _, r := range refused {
+		g.giveUp(r, why)
+	}
 }
 
 // giveUp answers a request that no leader could be found for.
@@ -173,7 +202,7 @@ func (g *gate) expire(now time.Time) {
 	for _, r := range g.held {
 		if r.due.Before(now) {
 			late = append(late, r)
-			g.bytes -= len(r.frame.Body) + 512
+			g.bytes -= r.size()
 		} else {
 			kept = append(kept, r)
 		}
@@ -216,10 +245,31 @@ func (g *gate) forward(r *request, leader string) {
 		}
 		return
 	}
-	err := g.b.replicas.Go(leader, req, forwardTimeout, func(f *remoting.Frame, err error) { g.forwarded(r, f, err) }, r.frame.Body)
-	if err != nil {
+	g.mu.Lock()
+	if g.away == nil {
+		g.away = map[*request]string{}
+	}
+	g.away[r] = leader
+	g.mu.Unlock()
+	err := g.b.replicas.Go(leader, req, forwardTimeout, func(f *remoting.Frame, err error) {
+		if g.back(r, leader) {
+			g.forwarded(r, f, err)
+		}
+	}, r.frame.Body)
+	if err != nil && g.back(r, leader) {
 		g.retry(r, err.Error())
 	}
+}
+
+// back takes a request off what is away; false: it was given to another leader meanwhile, whose answer counts.
+func (g *gate) back(r *request, leader string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.away[r] != leader {
+		return false
+	}
+	delete(g.away, r)
+	return true
 }
 
 // javaRejects opens the remark of a Java broker that does not lead.

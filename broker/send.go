@@ -2,7 +2,9 @@ package broker
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"time"
 
@@ -193,6 +195,7 @@ func (b *Broker) sendBatch(r *request, h *sendHeader) {
 		r.sendFailed(mq.MessageIllegal, "the batch is illegal: "+errorText(err, "it is empty"))
 		return
 	}
+	uniq := mq.PropGet(h.properties, mq.PropUniqKey)
 	msgs := make([]*mq.Message, len(items))
 	all := make([]mq.Message, len(items))
 	for i, it := range items {
@@ -202,10 +205,22 @@ func (b *Broker) sendBatch(r *request, h *sendHeader) {
 			r.sendFailed(mq.MessageIllegal, "the batch is illegal: messages with a delay or of a transaction are sent one by one")
 			return
 		}
+		if uniq != "" && !mq.PropHas(it.Properties, mq.PropUniqKey) {
+			all[i].SetProp(mq.PropUniqKey, nextKey(uniq, i))
+		}
 		msgs[i] = &all[i]
 	}
-	uniq := mq.PropGet(h.properties, mq.PropUniqKey)
 	b.put(r, msgs, uniq)
+}
+
+// nextKey gives the i-th unique key behind one, as its counter goes; it is the same whenever it is asked for.
+func nextKey(uniq string, i int) string {
+	stem := uniq[:max(0, len(uniq)-4)]
+	n, err := strconv.ParseUint(uniq[len(stem):], 16, 16)
+	if err != nil {
+		stem, n = uniq, 0
+	}
+	return fmt.Sprintf("%s%04X", stem, uint16(n+uint64(i)))
 }
 
 func errorText(err error, otherwise string) string {

@@ -92,6 +92,7 @@ type request struct {
 	from    netip.AddrPort // the client, also when another replica passed the request on
 	passed  bool           // another replica did: it is not passed on again
 	settle  bool           // an earlier attempt is undecided
+	again   bool           // it was passed on before, and came back
 	due     time.Time      // when holding it ends
 }
 
