@@ -426,3 +426,41 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// Descriptors that run out while a file is made refuse the append, like a full disk, and the next try makes the file.
+func TestNoDescriptorsCanBeRetried(t *testing.T) {
+	for _, op := range []string{"create", "syncdir"} {
+		t.Run(op, func(t *testing.T) {
+			m := vfs.NewMem()
+			clock := newClock()
+			cfg := small(m)
+			cfg.Now = clock.now
+			s := mustOpen(t, cfg)
+			fill(t, s, 3, 1)
+			refused := 0
+			m.SetHook(func(call vfs.Call) error {
+				if call.Op == op {
+					refused++
+					return syscall.EMFILE
+				}
+				return nil
+			})
+			next := raft.Index(4)
+			var err error
+			for err == nil {
+				if err = s.Append(next, 1, entry.MagicNormal, [][]byte{body(next, 1)}, nil); err == nil {
+					must(t, s.Flush())
+					next++
+				}
+			}
+			if !errors.Is(err, ErrDiskFull) || errors.Is(err, ErrFailed) || refused == 0 {
+				t.Fatalf("append without descriptors: %v, %d calls refused", err, refused)
+			}
+			m.SetHook(nil)
+			clock.add(2)
+			fill(t, s, 30, 1)
+			must(t, s.Close())
+			check(t, mustOpen(t, cfg), 0, 30, always(1))
+		})
+	}
+}

@@ -78,8 +78,15 @@ func (s *Store) done(f *file) {
 	}
 }
 
-// isFull tells whether err says that there is no space.
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+// isFull tells whether err says that there is no space, or no descriptor, for a file: that may pass.
+func isFull(err error) bool {
+	for _, e := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
 
 // obtain gives the file that holds pos with all its space allocated, creating it where it is the next one. Owner only.
 func (s *Store) obtain(l *files, pos int64) (*file, error) {
@@ -132,7 +139,11 @@ func (s *Store) createLocked(l *files, off int64) (*file, error) {
 		return nil, s.noSpace(l.size, fmt.Errorf("create %s: %w", name, err))
 	}
 	if err := s.fs.SyncDir(dir); err != nil {
-		return nil, s.fail(errors.Join(fmt.Errorf("sync directory %s: %w", dir, err), vf.Close()))
+		err = errors.Join(fmt.Errorf("sync directory %s: %w", dir, err), vf.Close())
+		if isFull(err) { // not even opened: the next try makes the file again
+			err = errors.Join(err, s.fs.Remove(name))
+		}
+		return nil, s.noSpace(l.size, err)
 	}
 	s.needed.Store(0)
 	f = newFile(vf, name, off, l.size)

@@ -2,9 +2,11 @@ package remoting
 
 import (
 	"errors"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -14,7 +16,7 @@ type ServerConfig struct {
 
 	TLS         *TLS                       // nil: every connection is plain
 	Version     int32                      // goes into the header of every answer
-	ConnsMax    int                        // further connections are closed at once; default 10000
+	ConnsMax    int                        // further connections are closed at once, as are those that leave few descriptors; default 10000
 	QueueMax    int                        // bytes that may wait to be sent on one connection before it is no longer read from; default 16 MiB
 	StallMax    time.Duration              // how long the queue may stay over QueueMax before the connection is closed; default 30 s
 	IdleMax     time.Duration              // a connection without traffic is closed after it; default 120 s, below 0 = never
@@ -105,10 +107,24 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
+// accepted counts the connections of all servers in this process.
+var accepted atomic.Int64
+
+// acceptedMax keeps descriptors back for files and for connections that this process opens: whoever connects must not be able to stop it from writing.
+var acceptedMax = sync.OnceValue(func() int64 {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil || limit.Cur > math.MaxInt32 {
+		return math.MaxInt32
+	}
+	return int64(limit.Cur) - min(int64(limit.Cur)/2, 512)
+})
+
 func (s *Server) open(nc net.Conn) {
 	c := newConn(nc, &s.opt, s.keeper, s.cfg.Handler)
 	s.mu.Lock()
-	if s.closed || len(s.conns) >= s.cfg.ConnsMax {
+	scarce := accepted.Add(1) > acceptedMax()
+	if scarce || s.closed || len(s.conns) >= s.cfg.ConnsMax {
+		accepted.Add(-1)
 		s.mu.Unlock()
 		s.rejected.Add(1)
 		nc.Close()
@@ -124,6 +140,7 @@ func (s *Server) open(nc net.Conn) {
 		if s.cfg.Closed != nil {
 			s.cfg.Closed(c, cause)
 		}
+		accepted.Add(-1)
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.mu.Unlock()

@@ -53,6 +53,8 @@ type Node struct {
 	// Peers, if set, is the peers string as this node shall see it; the group's otherwise.
 	Peers string
 
+	// Wrap, if set before Start, gives the command line that runs the node's: for limits that a process takes over from another.
+	Wrap func(argv []string) []string
 	// Watch, if set before Start, is called with every status a Java node prints, on a goroutine of the process.
 	Watch func(Status)
 
@@ -297,6 +299,9 @@ func (n *Node) Start() error {
 		argv, line = n.javaArgs(), n.takeStatus
 	default:
 		argv = n.goArgs()
+	}
+	if n.Wrap != nil {
+		argv = n.Wrap(argv)
 	}
 	p, err := Start(argv, n.group.Dir, n.logFile(), line)
 	if err != nil {
