@@ -2,6 +2,7 @@ package msgstore
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"sort"
@@ -127,7 +128,7 @@ func (s *Store) get(q *queue, r *GetResult, maxMsgs, maxBytes int, filter Filter
 			}
 			looked++
 			if u != blankUnit && (filter == nil || filter.MatchCode(u.code)) {
-				m, err := s.message(u, b[i+unitSize:], &w)
+				m, err := s.message(q, r.Next, u, b[i+unitSize:], &w)
 				if err != nil {
 					if len(r.Messages) == 0 {
 						s.getFailed(q, r, err)
@@ -171,27 +172,53 @@ type window struct {
 	b   []byte
 }
 
-// message gives the message of a unit; more are the units behind it.
-func (s *Store) message(u unit, more []byte, w *window) ([]byte, error) {
+// message gives message i of a queue, whose unit is u; more are the units behind it.
+func (s *Store) message(q *queue, i int64, u unit, more []byte, w *window) ([]byte, error) {
 	if !u.message() {
-		return nil, ErrNotFound
+		return nil, s.damage(q, i, u)
 	}
 	b, ok := s.log.Fresh(u.pos, int(u.size))
 	if !ok {
 		at := u.pos - w.pos
 		if at < 0 || at+int64(u.size) > int64(len(w.b)) {
 			var err error
-			if *w, err = s.readWindow(u, more); err != nil {
+			*w, err = s.readWindow(u, more)
+			if err != nil && len(more) > 0 {
+				*w, err = s.readWindow(u, nil) // one of the others may be what cannot be read
+			}
+			if errors.Is(err, dledger.ErrOutOfRange) && s.beyond(u) {
+				return nil, s.damage(q, i, u)
+			}
+			if err != nil {
 				return nil, err
 			}
 			at = 0
 		}
 		b = w.b[at : at+int64(u.size) : at+int64(u.size)]
 	}
-	if len(b) < 4 || binary.BigEndian.Uint32(b) != uint32(u.size) {
-		return nil, ErrNotFound
+	be := binary.BigEndian
+	if len(b) < mq.OffsetPhysicalOffset || be.Uint32(b) != uint32(u.size) || be.Uint32(b[mq.OffsetQueueID:]) != uint32(q.id) || be.Uint64(b[mq.OffsetQueueOffset:]) != uint64(i) {
+		return nil, s.damage(q, i, u)
 	}
 	return b, nil
+}
+
+// beyond tells whether a unit leads behind all that is committed, and all that was when the checkpoint was made.
+func (s *Store) beyond(u unit) bool {
+	end, err := s.log.CommittedEnd()
+	return err == nil && u.pos+int64(u.size) > max(end, s.stats.to.Load())
+}
+
+// damage notes that a unit does not lead to its message. Run then ends, and the next start builds all queues anew: the log has everything.
+func (s *Store) damage(q *queue, i int64, u unit) error {
+	q.mu.RLock()
+	gone := i < q.firstUnit() // the queue began anew while it was read
+	q.mu.RUnlock()
+	err := fmt.Errorf("message %d of queue %d of topic %s is not at %d, where its consume queue says: %w", i, q.id, q.topic, u.pos, ErrNotFound)
+	if !gone && s.damaged.CompareAndSwap(nil, &err) {
+		s.wake()
+	}
+	return err
 }
 
 // readWindow reads the message of a unit, and those of the next ones as long as most of what is read is wanted.

@@ -215,7 +215,9 @@ func (s *Store) proposeRecord(term dledger.Term) {
 		if err == nil || errors.Is(err, dledger.ErrNotLeader) || errors.Is(err, dledger.ErrClosed) {
 			return
 		}
-		s.logger.Warn("the record of a new leader is not committed", "term", term, "error", err)
+		if s.recordFailed.Swap(int64(term)) != int64(term) {
+			s.logger.Warn("the record of a new leader is not committed; it is tried again", "term", term, "error", err)
+		}
 		time.AfterFunc(recordWait, func() { // once more, if this member still leads
 			select {
 			case s.calls <- func() { s.recordTerm = -1 }:

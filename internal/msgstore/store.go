@@ -180,11 +180,15 @@ type Store struct {
 		of map[string]map[int32]*queue
 	}
 
-	led     atomic.Pointer[leadership]
-	kick    chan struct{} // wakes Run
-	results chan error    // of finish
-	calls   chan func()   // run on the goroutine of Run
-	stopped chan struct{} // closed when Run has returned
+	led atomic.Pointer[leadership]
+
+	recordFailed atomic.Int64 // the last term in which a leader record was not committed at once
+
+	damaged atomic.Pointer[error] // what is wrong with a queue; set once
+	kick    chan struct{}         // wakes Run
+	results chan error            // of finish
+	calls   chan func()           // run on the goroutine of Run
+	stopped chan struct{}         // closed when Run has returned
 
 	watchMu sync.Mutex
 	watch   chan struct{} // closed at the next promotion; nil while nobody waits
@@ -415,6 +419,9 @@ func (s *Store) Run(ctx context.Context) (err error) {
 	defer expire.Stop()
 	for {
 		changed := s.log.Changed()
+		if err := s.damaged.Load(); err != nil {
+			return fmt.Errorf("message store: the next start builds the queues anew: %w", *err)
+		}
 		more, err := s.dispatchSome()
 		if err != nil {
 			return err
@@ -764,8 +771,19 @@ func (s *Store) DeleteTopic(topic string, pos int64) error {
 	return nil
 }
 
+// wake makes Run look around.
+func (s *Store) wake() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
 // Close makes a checkpoint and gives the files back. Run must have returned, or never been called.
 func (s *Store) Close() error {
+	if s.damaged.Load() != nil {
+		return errors.Join(s.files.remove(s.checkpointName()), s.fs.SyncDir(s.cfg.Dir), s.release())
+	}
 	sv, err := s.beginCheckpoint(true)
 	if err == nil {
 		err = s.finish(sv)

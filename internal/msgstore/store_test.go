@@ -1027,3 +1027,45 @@ func TestFloorAboveTheEndOfAQueue(t *testing.T) {
 	}
 	r.check()
 }
+
+// TestDamagedQueueServesNothingWrong: a bit flips in a unit, so that it leads to another message, to none, or beyond the log. The store ends, and what is
+// opened after it is whole again.
+func TestDamagedQueueServesNothingWrong(t *testing.T) {
+	for bit := range 8 * 12 { // position and size
+		r := newRig(t)
+		r.lead()
+		for i := range 8 {
+			r.put(message("T", 0, fmt.Sprint(i)), message("T", 1, fmt.Sprint(i)))
+		}
+		r.settle()
+		if err := r.s.Checkpoint(); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.disk.Flip("store/consumequeue/T/0/00000000000000000000", int64(3*unitSize+bit/8), 1<<(bit%8)); err != nil {
+			t.Fatal(err)
+		}
+		g := r.s.Get("T", 0, 2, 32, 1<<20, nil)
+		if len(g.Messages) > 1 || g.Status != Found || g.Next > 3 {
+			t.Errorf("bit %d: %v, %d messages, next %d", bit, g.Status, len(g.Messages), g.Next)
+		}
+		if g := r.s.Get("T", 0, 3, 32, 1<<20, nil); g.Status != OffsetFoundNull || g.Next != 3 {
+			t.Errorf("bit %d: %v, next %d", bit, g.Status, g.Next)
+		}
+		<-r.s.stopped
+		if err := r.stop(); err == nil {
+			t.Errorf("bit %d: Run has not seen it", bit)
+		}
+		r.stop = nil
+		if err := r.s.Close(); err != nil {
+			t.Error(err)
+		}
+		r.log.lead(false)
+		r.start()
+		r.settle()
+		r.check()
+		r.halt()
+		if t.Failed() {
+			return
+		}
+	}
+}
