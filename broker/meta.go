@@ -300,25 +300,29 @@ func (m *meta) fullDue() bool {
 	return max(at, m.state.Pos)/size != m.state.FullPos/size || m.state.FullPos < 0
 }
 
-// fullPart is how many topics, groups or offset tables a part of a full copy holds.
-const fullPart = 2000
+// partMax bounds a part of a full copy, and a record of offsets, by what weigh gives: some 2 MiB of JSON, where an entry of the log holds 4.
+const partMax = 100000
 
 // full gives the records of a full copy.
 func (m *meta) full() []record {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	s := &m.state
+	return m.fullOf(&m.state, m.floors())
+}
+
+// fullOf is full for a state and the floors that belong to it.
+func (m *meta) fullOf(s *state, floors map[string]map[int32]int64) []record {
 	first := record{Kind: "full", Term: m.leading, Full: &fullRecord{Peers: maps.Clone(s.Replicas), Locks: s.lockRecords(), Ver: maps.Clone(s.Versions)}, Progress: maps.Clone(s.Progress)}
 	recs := []record{first}
 	part := func() *record {
 		recs = append(recs, record{Kind: "full", Term: m.leading, Full: &fullRecord{}})
 		return &recs[len(recs)-1]
 	}
-	chunk(s.Topics, part, func(r *record, t map[string]mq.TopicConfig) { r.Topics = t })
-	chunk(s.Groups, part, func(r *record, t map[string]mq.SubscriptionGroupConfig) { r.Groups = t })
-	chunk(s.Offsets, part, func(r *record, t map[string]map[int32]int64) { r.Offsets = t })
-	chunk(s.Resets, part, func(r *record, t map[string]map[int32]int64) { r.Resets = t })
-	chunk(m.floors(), part, func(r *record, t map[string]map[int32]int64) { r.Floors = t })
+	chunk(s.Topics, flat, part, func(r *record, t map[string]mq.TopicConfig) { r.Topics = t })
+	chunk(s.Groups, flat, part, func(r *record, t map[string]mq.SubscriptionGroupConfig) { r.Groups = t })
+	chunk(s.Offsets, perQueue, part, func(r *record, t map[string]map[int32]int64) { r.Offsets = t })
+	chunk(s.Resets, perQueue, part, func(r *record, t map[string]map[int32]int64) { r.Resets = t })
+	chunk(floors, perQueue, part, func(r *record, t map[string]map[int32]int64) { r.Floors = t })
 	for i := range recs {
 		recs[i].Full.Part, recs[i].Full.Parts = i, len(recs)
 	}
@@ -341,20 +345,25 @@ func (m *meta) floor(topic string, queue int32) int64 {
 	return m.state.Floors[topic][queue]
 }
 
-// chunk copies a table into parts. The inner tables are not copied: records are encoded before the lock is given up, or not changed any more.
-func chunk[V any](table map[string]V, part func() *record, set func(*record, map[string]V)) {
-	piece := map[string]V{}
+// flat and perQueue weigh an entry of a table, in pieces of some 20 bytes: a name and a configuration, or a name and a number for each queue.
+func flat[V any](V) int                   { return 50 }
+func perQueue(queues map[int32]int64) int { return 20 + len(queues) }
+
+// chunk copies a table into parts of at most partMax. The inner tables are not copied: records are encoded before the lock is given up, or not changed any more.
+func chunk[V any](table map[string]V, weigh func(V) int, part func() *record, set func(*record, map[string]V)) {
+	piece, weight := map[string]V{}, 0
 	flush := func() {
 		if len(piece) > 0 {
 			set(part(), piece)
-			piece = map[string]V{}
+			piece, weight = map[string]V{}, 0
 		}
 	}
 	for k, v := range table {
-		piece[k] = v
-		if len(piece) == fullPart {
+		if weight += weigh(v); weight > partMax {
 			flush()
+			weight = weigh(v)
 		}
+		piece[k] = v
 	}
 	flush()
 }

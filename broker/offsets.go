@@ -92,8 +92,16 @@ func (o *offsets) flush(ctx context.Context) {
 		return
 	}
 	if o.b.gate.here() {
-		if o.b.meta.write(ctx, record{Kind: "offsets", Offsets: batch}) != nil {
-			return // they stay, and are written or passed on next time
+		var recs []*record
+		part := func() *record {
+			recs = append(recs, &record{Kind: "offsets"})
+			return recs[len(recs)-1]
+		}
+		chunk(batch, perQueue, part, func(r *record, t map[string]map[int32]int64) { r.Offsets = t })
+		for _, rec := range recs {
+			if o.b.meta.write(ctx, *rec) != nil {
+				return // they stay, and are written or passed on next time
+			}
 		}
 	} else if !o.passOn(batch) && !o.tooLate() {
 		return
