@@ -46,6 +46,7 @@ type Broker struct {
 	clients clients
 	polls   polls
 	names   registrar
+	java    java
 	settler settler
 	stats   stats
 	alarms  alarms
@@ -62,10 +63,9 @@ type Broker struct {
 	confChange  sync.Mutex             // held while it is replaced
 	confVersion atomic.Int64           // number of changes
 
-	term     atomic.Int64            // in which this replica serves as leader; 0 = it does not
-	copied   atomic.Pointer[foreign] // from a Java leader; nil = nothing, or written already
-	promoted chan struct{}           // tells follow that the store is ready to lead
-	waiting  atomic.Int64            // requests that have a goroutine
+	term     atomic.Int64  // in which this replica serves as leader; 0 = it does not
+	promoted chan struct{} // tells follow that the store is ready to lead, or who does
+	waiting  atomic.Int64  // requests that have a goroutine
 
 	ctx    context.Context // ends when Close has handed over and drained
 	cancel context.CancelFunc
@@ -132,6 +132,7 @@ func (b *Broker) open() (err error) {
 	b.gate.b, b.offsets.b, b.polls.b = b, b, b
 	b.clients.open(b)
 	b.names.open(b)
+	b.java.open(b)
 	b.stats.open(b.started)
 	if b.meta, err = openMeta(b); err != nil {
 		return err
@@ -144,6 +145,7 @@ func (b *Broker) open() (err error) {
 	}
 	b.task("dispatch", b.dispatch)
 	b.task("metadata", func() error { return b.meta.run(b.ctx) })
+	b.task("a Java leader", func() error { return b.java.run(b.ctx) })
 	b.task("roles", func() error { return b.follow(b.ctx) })
 	b.task("requests held", func() error { return b.gate.run(b.ctx) })
 	b.task("snapshots", func() error { return b.meta.saves(b.ctx) })
@@ -236,7 +238,7 @@ func (b *Broker) conf() *Config {
 	return &b.cfg
 }
 
-// becameReady is called by the store.
+// becameReady is called by the store, and when it is known where a Java broker leads.
 func (b *Broker) becameReady(dledger.Term) {
 	select {
 	case b.promoted <- struct{}{}:

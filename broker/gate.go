@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +24,7 @@ type gate struct {
 	mu       sync.Mutex
 	leads    bool   // this replica serves as leader
 	leader   string // address of another replica that leads, or soon will; "" = unknown
+	java     bool   // it is a Java broker: it cannot find out whether it has taken a request before
 	held     []*request
 	bytes    int  // of held
 	draining bool // somebody passes held ones on
@@ -48,9 +48,9 @@ func (g *gate) here() bool {
 
 // set changes where requests go. Those that a former leader has not answered are not waited for any longer: it may be cut off. The next leader finds out whether
 // it took them.
-func (g *gate) set(leads bool, leader string) {
+func (g *gate) set(leads bool, leader string, java bool) {
 	g.mu.Lock()
-	g.leads, g.leader = leads, leader
+	g.leads, g.leader, g.java = leads, leader, java
 	var late []*request
 	if g.open() {
 		for r, to := range g.away {
@@ -80,9 +80,9 @@ func (g *gate) open() bool { return g.leads || g.leader != "" }
 func (g *gate) submit(r *request) {
 	g.mu.Lock()
 	if g.open() && len(g.held) == 0 && !g.draining {
-		leads, leader := g.leads, g.leader
+		leads, leader, java := g.leads, g.leader, g.java
 		g.mu.Unlock()
-		g.pass(r, leads, leader)
+		g.pass(r, leads, leader, java)
 		return
 	}
 	refused := g.hold(r)
@@ -111,14 +111,16 @@ func (g *gate) hold(r *request) (refused []*request) {
 func (r *request) size() int { return len(r.frame.Body) + 512 }
 
 // pass sends a request where it belongs.
-func (g *gate) pass(r *request, leads bool, leader string) {
+func (g *gate) pass(r *request, leads bool, leader string, java bool) {
 	switch {
 	case leads:
 		g.b.run(r)
+	case java && r.settle && r.stores():
+		g.giveUp(r, "a Java broker leads now, and cannot tell")
 	case r.passed: // by a replica that takes this one for the leader
 		r.refuse(mq.ServiceNotAvailable, "this replica does not lead")
 	default:
-		g.forward(r, leader)
+		g.forward(r, leader, java)
 	}
 }
 
@@ -133,10 +135,10 @@ func (g *gate) drain() {
 	for g.open() && len(g.held) > 0 {
 		line := g.held
 		g.held, g.bytes = nil, 0
-		leads, leader := g.leads, g.leader
+		leads, leader, java := g.leads, g.leader, g.java
 		g.mu.Unlock()
 		for _, r := range line {
-			g.pass(r, leads, leader)
+			g.pass(r, leads, leader, java)
 		}
 		g.mu.Lock()
 		if leads == g.leads && leader == g.leader && !slices.ContainsFunc(g.held, func(r *request) bool { return !r.again }) {
@@ -218,9 +220,9 @@ func (g *gate) expire(now time.Time) {
 // tell sends the leader a one-way request of this replica's own; false: there is none now, or it is here.
 func (g *gate) tell(code int32, ext map[string]string, body ...[]byte) bool {
 	g.mu.Lock()
-	leader := g.leader
+	leader, java := g.leader, g.java
 	g.mu.Unlock()
-	if leader == "" {
+	if leader == "" || java && code == codeTellClients {
 		return false
 	}
 	ext[fieldFrom] = g.b.host.String()
@@ -231,7 +233,7 @@ func (g *gate) tell(code int32, ext map[string]string, body ...[]byte) bool {
 const forwardTimeout = 3 * time.Second
 
 // forward sends a request to the leader's address and its answer back.
-func (g *gate) forward(r *request, leader string) {
+func (g *gate) forward(r *request, leader string, java bool) {
 	ext := make(map[string]string, len(r.frame.Ext)+2)
 	maps.Copy(ext, r.frame.Ext)
 	ext[fieldFrom] = r.from.String()
@@ -253,7 +255,7 @@ func (g *gate) forward(r *request, leader string) {
 	g.mu.Unlock()
 	err := g.b.replicas.Go(leader, req, forwardTimeout, func(f *remoting.Frame, err error) {
 		if g.back(r, leader) {
-			g.forwarded(r, f, err)
+			g.forwarded(r, f, err, java)
 		}
 	}, r.frame.Body)
 	if err != nil && g.back(r, leader) {
@@ -272,18 +274,15 @@ func (g *gate) back(r *request, leader string) bool {
 	return true
 }
 
-// javaRejects opens the remark of a Java broker that does not lead.
-const javaRejects = "[REJECTREQUEST]"
-
 // forwarded takes the leader's answer.
-func (g *gate) forwarded(r *request, f *remoting.Frame, err error) {
+func (g *gate) forwarded(r *request, f *remoting.Frame, err error, java bool) {
 	switch {
 	case errors.Is(err, remoting.ErrUnreachable) || errors.Is(err, remoting.ErrBusy):
 		g.retry(r, err.Error())
 	case err != nil:
 		r.settle = true
 		g.retry(r, err.Error())
-	case f.Code == mq.ServiceNotAvailable, f.Code == mq.SystemBusy && strings.HasPrefix(f.Remark, javaRejects): // a Java broker that does not lead
+	case f.Code == mq.ServiceNotAvailable, java && f.Code == mq.SystemBusy: // the original's word for everything that passes, lost leadership too
 		g.retry(r, f.Remark)
 	case f.Ext[fieldUndecided] != "":
 		r.settle = true

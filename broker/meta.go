@@ -69,14 +69,17 @@ type meta struct {
 	topic string
 	wake  chan struct{}
 
-	mu      sync.RWMutex
-	state   state
-	waiting []change      // for the writer
-	told    chan struct{} // closed at the next leader record
-	last    string        // the replica that wrote the last one since the start; "" = none
-	saved   int64         // state.Pos in the files
-	leading int64         // term in which the writer works; 0 = it does not
-	applied chan struct{} // closed when a record is applied
+	mu         sync.RWMutex
+	state      state
+	waiting    []change      // for the writer
+	told       chan struct{} // closed at the next leader record
+	saved      int64         // state.Pos in the files
+	takes      int64         // changes of the state without a record
+	found      *tables       // what a Java broker has left in the files and is not in the state for good; nil = nothing
+	last       dledger.Index // the log's last entry when that was found: records behind it are newer
+	savedTakes int64         // takes in the files; save's own
+	leading    int64         // term in which the writer works; 0 = it does not
+	applied    chan struct{} // closed when a record is applied
 }
 
 func openMeta(b *Broker) (*meta, error) {
@@ -251,6 +254,15 @@ func (m *meta) apply(pos int64, msg *mq.Message) error {
 			return fmt.Errorf("topic %s: %w", topic, err)
 		}
 	}
+	if m.waitsFor() {
+		i, err := m.b.ledger.IndexAt(pos - headerSize)
+		if err != nil {
+			return fmt.Errorf("metadata at %d: %w", pos, err)
+		}
+		if i > m.last {
+			m.settle()
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if pos <= m.state.Pos && rec.Term <= m.state.Term {
@@ -258,7 +270,6 @@ func (m *meta) apply(pos int64, msg *mq.Message) error {
 	}
 	m.state.apply(&rec, pos, func() state { return newState(&m.b.cfg) })
 	if rec.Leader != nil {
-		m.last = rec.Leader.ID
 		close(m.told)
 		m.told = make(chan struct{})
 	}
@@ -274,13 +285,6 @@ func (m *meta) leaderChanged() <-chan struct{} {
 	return m.told
 }
 
-// lastLeader gives the replica that wrote the last leader record since the start; "" if none did.
-func (m *meta) lastLeader() string {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.last
-}
-
 // addressOf gives the broker address of another replica; "" if it never led.
 func (m *meta) addressOf(id string) string {
 	m.mu.RLock()
@@ -288,7 +292,17 @@ func (m *meta) addressOf(id string) string {
 	return m.state.Replicas[id]
 }
 
-// fullDue tells whether the log has gone on to another data file since the last full copy, be it with messages alone.
+// term is that of the last record.
+func (m *meta) term() int64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.state.Term
+}
+
+// headerSize is how far a message begins behind its entry.
+const headerSize = 48
+
+// fullDue tells whether the log has gone on to another data file since the last full copy, be it with messages alone, or the state has become what no record tells.
 func (m *meta) fullDue() bool {
 	at := m.b.store.Stats().DispatchedTo
 	m.mu.RLock()
@@ -297,7 +311,7 @@ func (m *meta) fullDue() bool {
 	if size == 0 {
 		size = 1 << 30
 	}
-	return max(at, m.state.Pos)/size != m.state.FullPos/size || m.state.FullPos < 0
+	return max(at, m.state.Pos)/size != m.state.FullPos/size || m.state.FullPos < 0 || m.state.Taken
 }
 
 // partMax bounds a part of a full copy, and a record of offsets, by what weigh gives: some 2 MiB of JSON, where an entry of the log holds 4.

@@ -156,6 +156,9 @@ func (o *offsets) lead() {
 
 // passOn gives offsets to the leader, as consumers do; false: there is none now.
 func (o *offsets) passOn(batch map[string]map[int32]int64) bool {
+	if _, isJava := o.b.leaderAddress(o.b.ledger.Leader()); isJava {
+		return !o.b.java.behind() // these are among what it is told first
+	}
 	for key, queues := range batch {
 		topic, group := splitOffsetKey(key)
 		for q, n := range queues {

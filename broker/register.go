@@ -10,7 +10,7 @@ import (
 )
 
 // Compatibility, towards name servers: REGISTER_BROKER (103), UNREGISTER_BROKER (104), BROKER_HEARTBEAT (904). Every registration carries the
-// term of the leadership as stateVersion, so that a leader that has been replaced without knowing it cannot take id 0 back; the original sends 0, and so do we in compat 0.3. It goes to all name servers
+// term of the leadership as stateVersion, so that a leader that has been replaced without knowing it cannot take id 0 back; the original sends 0, and so does our leader in compat 0.3. It goes to all name servers
 // at once, as soon as the role changes, and waits for no one longer than registerTimeout.
 
 const (
@@ -136,11 +136,11 @@ func (n *registrar) register(only []mq.TopicConfig, timeout time.Duration) (fail
 	return failed
 }
 
-// version is the state of the topic table, in this term. In a group with Java brokers it is without the term: they say 0, and would never take id 0 back
-// from one of ours.
+// version is the state of the topic table, in this term. In a group with Java brokers the leader leaves the term out: they say 0, and could not take id 0
+// from one that has not heard yet that it lost it.
 func (n *registrar) version() mq.DataVersion {
 	v := n.b.meta.version(tableTopics)
-	if n.b.mixed() {
+	if n.b.mixed() && n.b.gate.here() {
 		v.StateVersion = 0
 	}
 	return v

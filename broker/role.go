@@ -16,9 +16,6 @@ func (b *Broker) follow(ctx context.Context) error {
 	resign := func() {}
 	defer func() { resign() }()
 	known := "" // address of the leader, as the gate has it
-	copying := func() {}
-	defer func() { copying() }()
-	registered, asked := "", time.Time{} // what the name servers last said of the leader, and when
 	for {
 		changed, told := b.ledger.Changed(), b.meta.leaderChanged()
 		term, ready := b.store.Ready()
@@ -29,37 +26,19 @@ func (b *Broker) follow(ctx context.Context) error {
 			b.log.Info("does not lead any more")
 			b.names.changed()
 		}
-		look := (<-chan time.Time)(nil)
 		switch leader := b.ledger.Leader(); {
 		case ready && serving < 0:
-			copying()
-			serving, known, copying = term, "", func() {}
+			serving, known = term, ""
 			resign = b.lead(ctx, term)
 		case serving < 0:
-			to, java := b.leaderAddress(leader, registered)
-			if java { // asked again and again: it may not have registered yet
-				if time.Since(asked) >= lookEvery {
-					registered, asked = b.names.leader(ctx), time.Now()
-					to, java = b.leaderAddress(leader, registered)
-				}
-				look = time.After(lookEvery)
-			} else if to != "" {
-				b.copied.Store(nil) // a leader of ours has written its own copy
-			}
-			if to != known {
+			if to, java := b.leaderAddress(leader); to != known {
 				known = to
-				b.gate.set(false, to)
-				copying()
-				copying = func() {}
-				if java && to != "" {
-					copying = b.background(ctx, func(ctx context.Context) { b.copyForeign(ctx, to) })
-				}
+				b.gate.set(false, to, java)
 			}
 		}
 		select {
 		case <-changed:
 		case <-told:
-		case <-look:
 		case <-b.promoted:
 		case <-ctx.Done():
 			return nil
@@ -67,32 +46,15 @@ func (b *Broker) follow(ctx context.Context) error {
 	}
 }
 
-// background runs f until the function it gives is called, which waits for it.
-func (b *Broker) background(ctx context.Context, f func(context.Context)) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { f(ctx) })
-	return func() {
-		cancel()
-		running.Wait()
-	}
-}
-
 // lead begins to serve as leader; the function it returns ends that, and waits until all services have stopped.
 func (b *Broker) lead(ctx context.Context, term dledger.Term) (resign func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
+	b.meta.settle()
 	b.meta.lead(term)
-	if f := b.copied.Swap(nil); f != nil {
-		b.meta.submit(f.record(), func(err error) {
-			if err != nil {
-				b.log.Warn("what was copied from the Java leader is not in the log", "error", err)
-			}
-		})
-	}
 	b.term.Store(int64(term))
 	b.offsets.lead()
-	b.gate.set(true, "")
+	b.gate.set(true, "", false)
 	b.log.Info("serves as leader", "term", term)
 	b.names.changed()
 	for _, s := range services {
@@ -105,7 +67,7 @@ func (b *Broker) lead(ctx context.Context, term dledger.Term) (resign func()) {
 	return func() {
 		cancel()
 		b.term.Store(0)
-		b.gate.set(false, "")
+		b.gate.set(false, "", false)
 		b.meta.resign()
 		running.Wait()
 	}

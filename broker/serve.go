@@ -101,6 +101,15 @@ func (r *request) body() []byte       { return r.frame.Body }
 func (r *request) fields() *mq.Fields { return mq.FieldsOf(r.frame.Ext) }
 func (r *request) oneWay() bool       { return r.frame.IsOneWay() }
 
+// stores tells whether the request puts messages into the log.
+func (r *request) stores() bool {
+	switch r.frame.Code {
+	case mq.CodeSend, mq.CodeSendV2, mq.CodeSendBatch, mq.CodeSendReply, mq.CodeSendReplyV2, mq.CodeSendBack:
+		return true
+	}
+	return false
+}
+
 // answer gives the outcome. A connection that has gone meanwhile gets none.
 func (r *request) answer(code int32, remark string, ext map[string]string, body ...[]byte) {
 	err := r.session.conn.Reply(r.ref, remoting.Answer{Code: code, Remark: remark, Ext: ext}, body...)

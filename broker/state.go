@@ -18,7 +18,8 @@ import (
 
 // state is what the records of the metadata topic come to.
 //
-//  1. it follows from the records in log order, and from the settings for what every broker has from the start (topics of the system);
+//  1. it follows from the records in log order, and from the settings for what every broker has from the start (topics of the system); but for what
+//     a Java broker has told that leads, or has left in the files (Taken): that becomes everybody's when the next leader of ours writes a full copy;
 //  2. inner maps are never changed, only replaced: who has read one under the lock of meta may go on looking at it.
 type state struct {
 	Pos      int64             `json:"position"` // physical offset of the last record in it; -1 = none
@@ -35,6 +36,7 @@ type state struct {
 	Floors   map[string]map[int32]int64            `json:"floors"`          // topic → queue → offset; see meta.floors
 	Progress map[string]json.RawMessage            `json:"progress"`
 	Versions map[string]tableVersion               `json:"versions"` // of topics, groups, offsets
+	Taken    bool                                  `json:"taken,omitempty"`
 
 	building *state // a full copy whose last part has not come yet
 }
@@ -311,7 +313,7 @@ func (m *meta) version(table string) mq.DataVersion {
 }
 
 // Files of the state. metadata.json is what this broker reads; the others are written beside it for tools, and for a Java broker that takes
-// over the directory, and are read when there is no metadata.json: then a Java broker had the directory before.
+// over the directory, and are read when a Java broker has written them.
 const (
 	fileState   = "metadata.json"
 	fileTopics  = "topics.json"
@@ -328,69 +330,38 @@ func (m *meta) fs() vfs.FS {
 	return vfs.OS()
 }
 
-// load reads the state, or what a Java broker has left.
+// load reads the state, and what a Java broker has left. That is written into the log by the first leader (see run), where it becomes the group's.
 func (m *meta) load() error {
 	dir := m.b.configDir()
 	text, err := vfs.ReadFile(m.fs(), filepath.Join(dir, fileState))
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return m.adopt(dir)
+		text = nil
 	case err != nil:
 		return err
-	}
-	s := newState(&m.b.cfg)
-	if err := json.Unmarshal(text, &s); err != nil {
-		return fmt.Errorf("%s: %w; without the file the state is read from the log", filepath.Join(dir, fileState), err)
-	}
-	for i := range s.LockList {
-		s.lock(&s.LockList[i], s.LockList[i].At)
-	}
-	s.LockList = nil
-	m.state, m.saved = s, s.Pos
-	return nil
-}
-
-// adopt takes over the files of a Java broker. What it finds is written into the log by the first leader (see run), where it becomes the
-// group's.
-func (m *meta) adopt(dir string) error {
-	read := func(name string, to any) error {
-		text, err := vfs.ReadFile(m.fs(), filepath.Join(dir, name))
-		if errors.Is(err, os.ErrNotExist) || len(text) == 0 && err == nil {
-			return nil
+	default:
+		s := newState(&m.b.cfg)
+		if err := json.Unmarshal(text, &s); err != nil {
+			return fmt.Errorf("%s: %w; without the file the state is read from the log", filepath.Join(dir, fileState), err)
 		}
-		if err != nil {
-			return err
+		for i := range s.LockList {
+			s.lock(&s.LockList[i], s.LockList[i].At)
 		}
-		if err := mq.Unmarshal(text, to); err != nil {
-			return fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
-		}
-		return nil
+		s.LockList = nil
+		m.state, m.saved = s, s.Pos
 	}
-	var topics mq.TopicConfigTable
-	var groups struct {
-		Groups  map[string]mq.SubscriptionGroupConfig `json:"subscriptionGroupTable"`
-		Version mq.DataVersion                        `json:"dataVersion"`
-	}
-	var offsets mq.ConsumerOffsetTable
-	var delays delayProgress
-	if err := errors.Join(read(fileTopics, &topics), read(fileGroups, &groups), read(fileOffsets, &offsets), read(fileDelays, &struct {
-		Offsets *map[int]int64 `json:"offsetTable"`
-	}{&delays.Offsets})); err != nil {
+	if m.found, err = m.left(dir, text != nil); err != nil || m.found == nil {
 		return err
 	}
-	s := &m.state
-	maps.Copy(s.Topics, topics.Topics)
-	maps.Copy(s.Groups, groups.Groups)
-	maps.Copy(s.Offsets, offsets.Offsets)
-	if len(delays.Offsets) > 0 {
-		s.Progress[serviceDelay] = mq.Marshal(delays)
+	m.b.log.Info("a Java broker has had this directory; what it left is taken over", "topics", len(m.found.Topics), "groups", len(m.found.Groups), "offsets", len(m.found.Offsets))
+	ctx, cancel := context.WithTimeout(m.b.ctx, closeMax)
+	defer cancel()
+	status, err := m.b.ledger.Status(ctx)
+	if err != nil {
+		return err
 	}
-	if half, ok := s.Offsets[mq.TopicHalf+"@"+mq.GroupTransaction]; ok { // the original's services consume their topics
-		s.Progress[serviceTransaction] = mq.Marshal(transactionProgress{Half: half[0], Mark: s.Offsets[mq.TopicOpHalf+"@"+mq.GroupTransaction][0]})
-	}
-	s.Versions[tableTopics] = tableVersion{topics.DataVersion.Counter, topics.DataVersion.Timestamp}
-	s.Versions[tableGroups] = tableVersion{groups.Version.Counter, groups.Version.Timestamp}
-	s.Versions[tableOffsets] = tableVersion{offsets.DataVersion.Counter, offsets.DataVersion.Timestamp}
+	m.last = status.Last
+	m.state.take(m.found, nil, milliseconds(time.Now())) // and again when the records are applied that are older (settle)
 	return nil
 }
 
@@ -414,7 +385,8 @@ func (m *meta) saves(ctx context.Context) error {
 func (m *meta) save() error {
 	m.mu.RLock()
 	s := m.state
-	if s.Pos == m.saved {
+	takes := m.takes
+	if s.Pos == m.saved && takes == m.savedTakes || m.found != nil { // the latter is still in the files, and they must not be lost before it is in the state
 		m.mu.RUnlock()
 		return nil
 	}
@@ -433,14 +405,14 @@ func (m *meta) save() error {
 		return err
 	}
 	for name, text := range map[string][]byte{fileTopics: topics, fileGroups: groups, fileOffsets: offsets, fileDelays: delays} {
-		if err := vfs.WriteAside(m.fs(), filepath.Join(dir, name), text, false); err != nil {
+		if err := vfs.WriteAside(m.fs(), filepath.Join(dir, name), marked(text, s.Pos), false); err != nil {
 			return err
 		}
 	}
 	if err := vfs.Replace(m.fs(), filepath.Join(dir, fileState), text); err != nil {
 		return err
 	}
-	m.saved = s.Pos
+	m.saved, m.savedTakes = s.Pos, takes
 	return nil
 }
 
