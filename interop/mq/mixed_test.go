@@ -1,15 +1,19 @@
 package mq
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/apache/rocketmq-client-go/v2"
+	rocketmq "github.com/apache/rocketmq-client-go/v2"
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/producer"
 
@@ -17,146 +21,382 @@ import (
 	"dledger/interop/mq/cluster"
 )
 
-// A live group of stock brokers becomes ours, node by node, under load: the followers first, then the leader, which comes back once more as a stock one, so
-// that each kind leads the other. What was acknowledged is in its place and was received, whoever led. While a stock broker can become leader, elections take
-// the stock time, and sends of a single group's producer fail meanwhile; they are counted.
-//
-// A few minutes: INTEROP_LONG=1.
-func TestJavaGroupIsMovedNodeByNode(t *testing.T) {
-	if os.Getenv("INTEROP_LONG") == "" {
-		t.Skip("takes minutes: INTEROP_LONG=1")
-	}
-	original, ours := originalKind(t), oursKind(t)
-	c, err := cluster.Start(scratch(t), ours, original)
-	must(t, err)
-	t.Cleanup(c.Kill)
-	must(t, c.Ready(within(t, 2*time.Minute), 1))
-	s := &scene{script: "mixed", topic: "mixed", ctx: within(t, 8*time.Minute), cluster: c, seen: &seen{}}
-	t.Cleanup(func() { _ = s.close() }) // some of what it ends may have lost its servers
-	must(t, c.CreateTopic(s.ctx, s.topic, 4))
+// Brokers of a mixed group. The lines are alike where they matter to both; drainMaxMs lets ours stop before all clients have asked for routes anew.
+func oursInMixed(t *testing.T) cluster.Kind {
+	k := oursKind(t)
+	k.Lines = []string{"registerNameServerPeriod=10000", "compat=0.3", "drainMaxMs=500"}
+	return k
+}
 
-	f := newTraffic()
-	_, err = s.consumer("_g", consumer.MessageSelector{}, f.listen)
+func javaInMixed(t *testing.T) cluster.Kind {
+	k := originalKind(t)
+	k.Lines = []string{"registerNameServerPeriod=10000"}
+	return k
+}
+
+// worked is a cluster under the load of stock Go clients.
+type worked struct {
+	t       *testing.T
+	c       *cluster.Cluster
+	s       *scene
+	f       *traffic
+	began   time.Time
+	sending sync.WaitGroup
+	stop    context.CancelFunc
+	faults  int
+}
+
+// work starts producers, consumers without order and one in order.
+func work(t *testing.T, c *cluster.Cluster, topic string) *worked {
+	t.Helper()
+	w := &worked{t: t, c: c, f: newTraffic(), began: time.Now()}
+	w.s = &scene{script: topic, topic: topic, ctx: within(t, 15*time.Minute), cluster: c, seen: &seen{}}
+	t.Cleanup(func() { _ = w.s.close() }) // some of what it ends may have lost its servers
+	must(t, c.CreateTopic(w.s.ctx, topic, 4))
+	for range 2 {
+		_, err := w.s.consumer("_g", consumer.MessageSelector{}, w.f.listen)
+		must(t, err)
+	}
+	_, err := w.s.consumer("_ordered", consumer.MessageSelector{}, w.f.inOrder, consumer.WithConsumerOrder(true))
 	must(t, err)
-	sending, stop := context.WithCancel(s.ctx)
-	defer stop()
-	var wg sync.WaitGroup
+	sending, stop := context.WithCancel(w.s.ctx)
+	w.stop = stop
+	t.Cleanup(stop)
 	for i := range 2 {
-		p, err := rocketmq.NewProducer(producer.WithNameServer(s.names()), producer.WithGroupName("mixed_producer"),
-			producer.WithInstanceName(fmt.Sprintf("mixed_p%d", i)), producer.WithRetry(2))
+		p, err := rocketmq.NewProducer(producer.WithNameServer(w.s.names()), producer.WithGroupName(topic+"_producer"),
+			producer.WithInstanceName(fmt.Sprintf("%s_p%d", topic, i)), producer.WithRetry(2))
 		must(t, err)
 		must(t, p.Start())
-		s.ends = append(s.ends, p.Shutdown)
-		wg.Go(func() { f.produce(sending, p, s.topic, fmt.Sprintf("p%d", i)) })
+		w.s.ends = append(w.s.ends, p.Shutdown)
+		w.sending.Go(func() { w.f.produce(sending, p, topic, fmt.Sprintf("p%d", i)) })
 	}
-	taken := func(what string) {
-		t.Helper()
-		began, before := time.Now(), f.taken()
-		err := harness.Until(within(t, 2*time.Minute), "a message after "+what, func() bool { return f.taken() > before+2 }) // two may have been on their way
-		if err != nil {
-			t.Fatalf("%v\n%s", err, c.Logs())
-		}
-		t.Logf("%s: the group takes messages after %v", what, time.Since(began).Round(time.Millisecond))
-	}
-	leader := func() *cluster.Node {
-		t.Helper()
-		var n *cluster.Node
-		must(t, harness.Until(within(t, time.Minute), "a leader", func() bool {
-			leaders, err := c.Leaders(s.ctx)
-			if err == nil {
-				n = c.NodeAt(leaders[cluster.BrokerName])
-			}
-			return n != nil
-		}))
-		return n
-	}
-	// level waits until a node holds a message that was acknowledged just now. Ours is asked for the message itself, since it would pass a question for the
-	// end of a queue on to the leader; a stock follower refuses that while it does not know the group yet, and is asked for the end.
-	level := func(n *cluster.Node, stock bool) {
-		t.Helper()
-		taken("the start of " + n.ID)
-		want := f.newest()
-		var last cluster.Answer
-		err := harness.Until(within(t, time.Minute), n.ID+" to be level", func() bool {
-			var err error
-			queue := fmt.Sprint(want.queue)
-			if stock {
-				last, err = cluster.Ask(s.ctx, n.Addrs[0], 30, map[string]string{"topic": s.topic, "queueId": queue}, nil)
-				end, bad := strconv.ParseInt(last.Fields["offset"], 10, 64)
-				return err == nil && last.Code == 0 && bad == nil && end > want.offset
-			}
-			last, err = cluster.Ask(s.ctx, n.Addrs[0], 11, map[string]string{"consumerGroup": "mixed_g", "topic": s.topic, "queueId": queue, "queueOffset": fmt.Sprint(want.offset),
-				"maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}, nil)
-			return err == nil && last.Code == 0
-		})
-		if err != nil {
-			t.Fatalf("%v: %+v\n%s", err, last, c.Logs())
-		}
-	}
-	taken("the start of the stock group")
-
+	w.taken("the start")
 	for _, n := range c.Nodes {
-		level(n, true)
+		w.until("the start of "+n.ID, func() bool { return w.end(n) >= 0 })
 	}
-	first := leader()
-	moved := 0
-	for _, n := range c.Nodes {
-		if n == first {
-			continue
-		}
-		must(t, n.Stop(90 * time.Second))
-		n.As(ours, "--set", "compat=0.3", "--set", "drainMaxMs=0")
-		must(t, n.Start())
-		moved++
-		level(n, false)
-		t.Logf("%s is ours, %d of 3", n.ID, moved)
-	}
-	must(t, first.Stop(90 * time.Second))
-	taken("the stop of the stock leader")
-	if n := leader(); n == first {
-		t.Errorf("%s has ended and still leads", first.ID)
-	}
-	must(t, first.Start())
-	level(first, true)
-	t.Logf("%s follows one of ours", first.ID)
-	must(t, first.Stop(90 * time.Second))
-	first.As(ours, "--set", "compat=0.3", "--set", "drainMaxMs=0")
-	must(t, first.Start())
-	level(first, false)
-	must(t, leader().Stop(90 * time.Second))
-	taken("the stop of a leader of ours")
-	stop()
-	wg.Wait()
+	w.level()
+	w.note("all brokers are level")
+	return w
+}
 
-	stored := f.stored(t, s, []string{cluster.BrokerName})
-	err = harness.Until(within(t, time.Minute), "the consumer to receive everything", func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
+func (w *worked) note(format string, args ...any) {
+	w.t.Helper()
+	w.t.Logf("%5.1f s: %s", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (w *worked) until(what string, ok func() bool) {
+	w.t.Helper()
+	if err := harness.Until(within(w.t, 90*time.Second), what, ok); err != nil {
+		w.t.Fatalf("%v\n%s", err, w.c.Logs())
+	}
+}
+
+// taken waits until a message that was sent from now on is acknowledged.
+func (w *worked) taken(after string) {
+	w.t.Helper()
+	since, want := time.Now(), w.f.taken()+10 // some may have been on their way
+	w.until("messages that are taken after "+after, func() bool { return w.f.taken() >= want })
+	w.note("messages are taken after %s, %.1f s later", after, time.Since(since).Seconds())
+}
+
+// leader is the node under id 0.
+func (w *worked) leader() *cluster.Node {
+	leaders, err := w.c.Leaders(w.s.ctx)
+	if err != nil {
+		return nil
+	}
+	return w.c.NodeAt(leaders[cluster.BrokerName])
+}
+
+// lead hands leadership to a node, and waits until clients find it there.
+func (w *worked) lead(n *cluster.Node) {
+	w.t.Helper()
+	var last error
+	w.until("leadership of "+n.ID, func() bool {
+		if w.leader() == n {
+			return true
+		}
+		_, last = harness.Run(within(w.t, 20*time.Second), program(w.t), "transfer", "-g", cluster.BrokerName, "-p", w.c.Peers, "-t", n.ID)
+		return false
+	})
+	if w.leader() != n {
+		w.t.Fatal(last)
+	}
+	w.taken("the hand-over to " + n.ID)
+}
+
+// end is up to where a node's log is committed.
+func (w *worked) end(n *cluster.Node) int64 {
+	a, err := cluster.Ask(w.s.ctx, n.Addrs[0], 28, nil, nil)
+	if err != nil || a.Code != 0 {
+		return -1
+	}
+	var info struct{ Table map[string]string }
+	if json.Unmarshal(a.Body, &info) != nil {
+		return -1
+	}
+	end, err := strconv.ParseInt(info.Table["commitLogMaxOffset"], 10, 64)
+	if err != nil {
+		return -1
+	}
+	return end
+}
+
+// level waits until all nodes have what the leader has now.
+func (w *worked) level() {
+	w.t.Helper()
+	var want int64 = -1
+	w.until("a leader that tells its end", func() bool {
+		if n := w.leader(); n != nil {
+			want = w.end(n)
+		}
+		return want >= 0
+	})
+	for _, n := range w.c.Nodes {
+		w.until(fmt.Sprintf("%s to have the log up to %d", n.ID, want), func() bool { return w.end(n) >= want })
+	}
+}
+
+// kill takes a node away under load, and brings it back.
+func (w *worked) kill(n *cluster.Node) {
+	w.t.Helper()
+	w.faults++
+	n.Kill()
+	w.note("kill -9 of %s", n.ID)
+	w.taken("kill -9 of " + n.ID)
+	must(w.t, n.Start())
+	w.until("the return of "+n.ID, func() bool { return w.end(n) >= 0 })
+	w.level()
+	w.note("%s is level", n.ID)
+}
+
+// become stops a node in an orderly way and starts it as one of another kind.
+func (w *worked) become(n *cluster.Node, k cluster.Kind) {
+	w.t.Helper()
+	w.faults++
+	if err := n.Stop(time.Minute); err != nil {
+		w.note("stop of %s: %v", n.ID, err) // a JVM that is told to end does not exit with 0
+	}
+	w.note("%s has stopped", n.ID)
+	must(w.t, n.Become(k))
+	must(w.t, n.Start())
+	w.until("the return of "+n.ID, func() bool { return w.end(n) >= 0 })
+	w.level()
+	w.note("%s is level", n.ID)
+}
+
+// finish ends the load and judges it: everything acknowledged is stored where it was said to be, and received; data files are equal.
+func (w *worked) finish() {
+	w.t.Helper()
+	w.stop()
+	w.sending.Wait()
+	stored := w.f.stored(w.t, w.s, []string{cluster.BrokerName})
+	w.until("consumers to receive everything", func() bool {
+		w.f.mu.Lock()
+		defer w.f.mu.Unlock()
 		for at := range stored {
-			if f.got[at] == 0 {
+			if w.f.got[at] == 0 || w.f.reach[fmt.Sprintf("%s/%d", at.broker, at.queue)] <= at.offset {
 				return false
 			}
 		}
 		return true
 	})
-	if err != nil {
-		t.Error(err)
+	w.f.judge(w.t, stored, 4*w.faults)
+	w.level()
+	_ = w.s.close() // a client whose servers are about to go
+	w.s.ends = nil
+	for _, n := range w.c.Nodes {
+		if err := n.Stop(time.Minute); err != nil {
+			w.note("stop of %s: %v", n.ID, err)
+		}
 	}
-	f.judge(t, stored, 20*moved)
-	if t.Failed() {
-		t.Log(c.Logs())
+	for _, n := range w.c.Nodes[1:] {
+		out, err := harness.Run(within(w.t, time.Minute), program(w.t), "verify", "--dir", w.c.Nodes[0].Root(), "--against", n.Root())
+		if err != nil {
+			w.t.Errorf("%v\n%s", err, out)
+		}
+		w.note("%s", bytes.TrimSpace(out))
+	}
+	if w.t.Failed() {
+		w.t.Log(w.c.Logs())
 	}
 }
 
-// newest gives the place of a message that was acknowledged last in its queue.
-func (f *traffic) newest() (at place) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at.offset = -1
-	for p := range f.acked {
-		if p.offset > at.offset {
-			at = p
+// commit says how far a group is in queue 0 of a topic.
+func (w *worked) commit(n *cluster.Node, topic, group string, offset int) {
+	w.t.Helper()
+	g, err := cluster.Ask(w.s.ctx, n.Addrs[0], 200, nil, fmt.Appendf(nil, `{"groupName":%q}`, group)) // the original makes none for an offset
+	if err != nil || g.Code != 0 {
+		w.t.Fatalf("%s answers %d %s to a new group: %v", n.ID, g.Code, g.Remark, err)
+	}
+	a, err := cluster.Ask(w.s.ctx, n.Addrs[0], 15, map[string]string{"topic": topic, "consumerGroup": group, "queueId": "0", "commitOffset": strconv.Itoa(offset)}, nil)
+	if err != nil || a.Code != 0 {
+		w.t.Fatalf("%s answers %d %s to a consumer offset: %v", n.ID, a.Code, a.Remark, err)
+	}
+}
+
+// progress gives what commit has said, "" if the node does not know.
+func (w *worked) progress(n *cluster.Node, topic, group string) string {
+	a, err := cluster.Ask(w.s.ctx, n.Addrs[0], 14, map[string]string{"topic": topic, "consumerGroup": group, "queueId": "0", "setZeroIfNotFound": "false"}, nil)
+	if err != nil || a.Code != 0 {
+		return ""
+	}
+	return a.Fields["offset"]
+}
+
+// copied waits until the files of a node of ours show what the Java leader was told.
+func (w *worked) copied(n *cluster.Node, topic, group string) {
+	w.t.Helper()
+	w.until("the offset of "+group+" at "+n.ID, func() bool {
+		text, err := os.ReadFile(filepath.Join(n.Store(), "config", "consumerOffset.json"))
+		return err == nil && bytes.Contains(text, []byte(topic+"@"+group))
+	})
+}
+
+// handed checks what is not in the log while a Java broker leads: topics, groups and offsets reach it from a leader of ours, and go with the leadership from
+// it to one of ours.
+func (w *worked) handed(ours, java *cluster.Node, name string) {
+	w.t.Helper()
+	w.lead(ours)
+	mine := name + "_ours"
+	must(w.t, w.c.CreateTopicAt(w.s.ctx, ours.Addrs[0], mine, 2))
+	w.commit(ours, mine, "probe", 7)
+	w.lead(java)
+	w.until("the Java leader to know what ours knew", func() bool { return w.progress(java, mine, "probe") == "7" })
+	theirs := name + "_java"
+	must(w.t, w.c.CreateTopicAt(w.s.ctx, java.Addrs[0], theirs, 3))
+	w.commit(java, theirs, "probe", 8)
+	for _, n := range w.c.Nodes {
+		if n != java {
+			// through any replica
+			if got := w.progress(n, theirs, "probe"); got != "8" {
+				w.t.Errorf("offset by way of %s: %q, want 8", n.ID, got)
+			}
 		}
 	}
-	return at
+	w.copied(ours, theirs, "probe")
+}
+
+// checkHanded asks a leader of ours for what handed left with the Java leader before it.
+func (w *worked) checkHanded(name string) {
+	w.t.Helper()
+	n := w.leader()
+	for topic, want := range map[string]string{name + "_ours": "7", name + "_java": "8"} {
+		if got := w.progress(n, topic, "probe"); got != want {
+			w.t.Errorf("offset in %s at %s: %q, want %s", topic, n.ID, got, want)
+		}
+		a, err := cluster.Ask(w.s.ctx, n.Addrs[0], 351, map[string]string{"topic": topic}, nil)
+		if err != nil || a.Code != 0 || !strings.Contains(string(a.Body), topic) {
+			w.t.Errorf("%s at %s: %d %s %s %v", topic, n.ID, a.Code, a.Remark, a.Body, err)
+		}
+	}
+}
+
+// Groups of our brokers and the original's under load: leadership goes from one kind to the other and back, nodes are killed, and nothing that was
+// acknowledged is lost, neither messages nor what a leader of either kind keeps beside them.
+func TestMixedBrokersServeStockClients(t *testing.T) {
+	mixes := [][]bool{{false, false, true}}
+	if os.Getenv("INTEROP_LONG") != "" {
+		mixes = append(mixes, []bool{false, true, true})
+	}
+	for _, mix := range mixes {
+		var kinds []cluster.Kind
+		name := ""
+		for _, isJava := range mix {
+			if isJava {
+				kinds, name = append(kinds, javaInMixed(t)), name+"java "
+			} else {
+				kinds, name = append(kinds, oursInMixed(t)), name+"ours "
+			}
+		}
+		for _, names := range mixedNames(t) {
+			t.Run(name+"and "+names.name, func(t *testing.T) {
+				c, err := cluster.StartMixed(scratch(t), names.kind, kinds...)
+				must(t, err)
+				t.Cleanup(c.Kill)
+				must(t, c.Ready(within(t, 2*time.Minute), 1))
+				w := work(t, c, "mixed")
+				ours, java := c.Nodes[0], c.Nodes[2]
+				w.handed(ours, java, "first")
+				w.kill(java) // it leads
+				if len(mix) == 3 && !mix[1] {
+					w.checkHanded("first")
+				}
+				if os.Getenv("INTEROP_LONG") != "" {
+					for i := range 3 {
+						w.handed(ours, java, fmt.Sprintf("round%d", i))
+						w.lead(ours)
+						w.checkHanded(fmt.Sprintf("round%d", i))
+						for _, n := range c.Nodes {
+							w.kill(n)
+						}
+					}
+				}
+				w.finish()
+			})
+		}
+	}
+}
+
+type namesKind struct {
+	name string
+	kind cluster.Kind
+}
+
+// mixedNames are the name servers of this run.
+func mixedNames(t *testing.T) []namesKind {
+	all := []namesKind{{"our name server", oursKind(t)}}
+	if os.Getenv("INTEROP_LONG") != "" {
+		all = append(all, namesKind{"the original's name server", originalKind(t)})
+	}
+	return all
+}
+
+// The way from the original to ours that docs/operating.md describes, under load: each Java broker is stopped and its directory taken over by ours with compat
+// 0.3; when no Java broker is left, all are restarted with compat go. In the long form the group goes back to Java before that.
+func TestBrokerGroupMovesFromOriginalToOurs(t *testing.T) {
+	theirs, ours := javaInMixed(t), oursInMixed(t)
+	c, err := cluster.StartMixed(scratch(t), oursKind(t), theirs, theirs, theirs)
+	must(t, err)
+	t.Cleanup(c.Kill)
+	must(t, c.Ready(within(t, 2*time.Minute), 1))
+	w := work(t, c, "moving")
+	must(t, c.CreateTopicAt(w.s.ctx, w.leader().Addrs[0], "kept", 5))
+	w.commit(w.leader(), "kept", "probe", 9)
+	kept := func() {
+		t.Helper()
+		if got := w.progress(w.leader(), "kept", "probe"); got != "9" {
+			t.Errorf("the offset that was committed before the move is %q, want 9", got)
+		}
+	}
+	move := func(to cluster.Kind) {
+		t.Helper()
+		for i, n := range c.Nodes {
+			if w.leader() == n {
+				w.lead(c.Nodes[(i+1)%3])
+			}
+			w.become(n, to)
+		}
+		w.taken("the move of all")
+		kept()
+	}
+	move(ours)
+	if os.Getenv("INTEROP_LONG") != "" {
+		move(theirs)
+		move(ours)
+	}
+	for _, n := range c.Nodes {
+		must(t, n.Stop(time.Minute))
+		w.faults++
+	}
+	alone := ours
+	alone.Lines = []string{"compat=go", "drainMaxMs=500"}
+	for _, n := range c.Nodes {
+		must(t, n.Become(alone))
+		must(t, n.Start())
+	}
+	must(t, c.Ready(within(t, time.Minute), 1))
+	w.taken("the restart with compat go")
+	kept()
+	w.finish()
 }

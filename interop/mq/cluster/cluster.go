@@ -25,6 +25,7 @@ import (
 type Cluster struct {
 	Dir        string
 	NameServer string // host:port; `;` between several
+	Peers      string // of the log of the group of Start
 	Nodes      []*Node
 
 	names []*harness.Process // name servers that are processes of their own
@@ -38,6 +39,7 @@ type Node struct {
 
 	argv, env []string
 	dir, log  string
+	lines     []string // of its configuration, those of its kind left out
 	proc      *harness.Process
 	pid       int // under `dledger up`, until it is killed
 }
@@ -54,7 +56,7 @@ type Kind struct {
 	Kit     *stock.Kit // the stock ones
 
 	Lines    []string // more lines for the brokers' configuration
-	Replicas int      // brokers in the group, 3 if it is 0
+	Replicas int      // brokers in the group of Start, 3 if it is 0
 }
 
 func (k Kind) nameServer(home, conf string) []string {
@@ -73,6 +75,15 @@ func (k Kind) broker(home, conf string) []string {
 
 // Start starts a name server and one group of brokers, three unless their kind says otherwise, in DLedger mode. Configuration files are the same for both kinds.
 func Start(dir string, names, brokers Kind) (*Cluster, error) {
+	n := brokers.Replicas
+	if n == 0 {
+		n = 3
+	}
+	return StartMixed(dir, names, slices.Repeat([]Kind{brokers}, n)...)
+}
+
+// StartMixed is Start for a group in which each broker, three at most, is of its own kind.
+func StartMixed(dir string, names Kind, brokers ...Kind) (*Cluster, error) {
 	// A broker listens on its port, the one two below it for old clients, and says the one above it, for the original's replication.
 	ports, err := block(1 + 3*4 + 3)
 	if err != nil {
@@ -93,16 +104,13 @@ func Start(dir string, names, brokers Kind) (*Cluster, error) {
 		return nil, err
 	}
 	c.names = append(c.names, p)
-	replicas := brokers.Replicas
-	if replicas == 0 {
-		replicas = 3
-	}
 	var members []string
-	for i := range replicas {
+	for i := range brokers {
 		members = append(members, fmt.Sprintf("n%d-127.0.0.1:%d", i, ports+13+i))
 	}
 	peers := strings.Join(members, ";")
-	for i := range replicas {
+	c.Peers = peers
+	for i, kind := range brokers {
 		id := fmt.Sprintf("n%d", i)
 		port := ports + 1 + 4*i + 2
 		if err := os.MkdirAll(filepath.Join(dir, id), 0o755); err != nil {
@@ -127,14 +135,13 @@ func Start(dir string, names, brokers Kind) (*Cluster, error) {
 			"mappedFileSizeTimerLog=1048576",
 			"diskMaxUsedSpaceRatio=95", // a fuller disk is not what these tests are about
 		}
-		lines = append(lines, brokers.Lines...)
-		file, err := write(filepath.Join(dir, id+".conf"), strings.Join(lines, "\n")+"\n")
-		if err != nil {
-			return nil, err
-		}
-		n := &Node{ID: id, Addrs: []string{fmt.Sprintf("127.0.0.1:%d", port)}, argv: brokers.broker(filepath.Join(dir, id), file), env: env, dir: dir, log: filepath.Join(dir, id+".log")}
+		n := &Node{ID: id, Addrs: []string{fmt.Sprintf("127.0.0.1:%d", port)}, env: env, dir: dir, log: filepath.Join(dir, id+".log"), lines: lines}
 		c.Nodes = append(c.Nodes, n)
-		if err := n.Start(); err != nil {
+		err := n.Become(kind)
+		if err == nil {
+			err = n.Start()
+		}
+		if err != nil {
 			c.Kill()
 			return nil, err
 		}
@@ -361,6 +368,19 @@ func (c *Cluster) Logs() string {
 }
 
 var chatter = regexp.MustCompile(`(?m)^.* \|-(INFO|WARN) in .*\n`) // what the original's logging says of itself
+// Become makes the node one of another kind from its next start on, in the same directories and with the same configuration but for the kind's own lines.
+func (n *Node) Become(k Kind) error {
+	file, err := write(filepath.Join(n.dir, n.ID+".conf"), strings.Join(slices.Concat(n.lines, k.Lines), "\n")+"\n")
+	if err != nil {
+		return err
+	}
+	n.argv = k.broker(filepath.Join(n.dir, n.ID), file)
+	return nil
+}
+
+// Store is the node's storePathRootDir, Root the directory of its log in there.
+func (n *Node) Store() string { return filepath.Join(n.dir, n.ID, "store") }
+func (n *Node) Root() string  { return filepath.Join(n.Store(), "dledger-"+n.ID) }
 
 // Start starts the node with the command line it had.
 func (n *Node) Start() error {
@@ -370,11 +390,6 @@ func (n *Node) Start() error {
 	}
 	n.proc, n.pid = p, 0
 	return nil
-}
-
-// As makes the next Start of a node of Start run another kind of broker on the same configuration file and directory, with more words on its command line.
-func (n *Node) As(k Kind, more ...string) {
-	n.argv = append(k.broker(filepath.Join(n.dir, n.ID), filepath.Join(n.dir, n.ID+".conf")), more...)
 }
 
 // Kill ends the node as a power switch ends a process, and waits until it is gone.
