@@ -291,3 +291,62 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 }
 
 func at(_ int, err error) error { return err }
+
+// TestDamagedTermIsNeverAnotherTerm: whatever becomes of currterm, the node comes back with the term it had and no other vote, or does not start.
+func TestDamagedTermIsNeverAnotherTerm(t *testing.T) {
+	const name = "base/dledger-n0/currterm"
+	for _, make := range []func(testing.TB) *vfs.Mem{stopped, killed} {
+		healthy := make(t).Fork(nil)
+		must(t, mustOpen(t, small(healthy)).SaveTerm(12, "n1"))
+		healthy.Crash(nil)
+		text, err := vfs.ReadFile(healthy, name)
+		must(t, err)
+		open := func(what string, m *vfs.Mem) {
+			t.Helper()
+			s, err := Open(sick(m))
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			if st := s.State(); st.Term != 12 || st.Vote != "n1" && st.Vote != UnknownVote {
+				t.Errorf("%s: term %d, vote %q", what, st.Term, st.Vote)
+			}
+			must(t, s.Close())
+		}
+		for off := range text {
+			for _, bit := range []int{0, 1, 4} {
+				m := healthy.Fork(nil)
+				must(t, m.Flip(name, int64(off), 1<<bit))
+				open(fmt.Sprintf("byte %d bit %d", off, bit), m)
+			}
+			m := healthy.Fork(nil)
+			must(t, vfs.Replace(m, name, text[:off]))
+			open(fmt.Sprintf("cut at %d", off), m)
+		}
+	}
+}
+
+// TestDamagedCheckpointChangesNothing: the sidecar knows all that it says.
+func TestDamagedCheckpointChangesNothing(t *testing.T) {
+	const name = "base/dledger-n0/checkpoint"
+	rng := damageRand(t)
+	healthy := stopped(t)
+	text, err := vfs.ReadFile(healthy, name)
+	must(t, err)
+	for off := range text {
+		for _, m := range []*vfs.Mem{healthy.Fork(nil), healthy.Fork(nil), healthy.Fork(nil)} {
+			switch rng.IntN(3) {
+			case 0:
+				must(t, m.Flip(name, int64(off), byte(1+rng.IntN(255))))
+			case 1:
+				must(t, vfs.Replace(m, name, text[:off]))
+			case 2:
+				must(t, vfs.Replace(m, name, bytes.Repeat([]byte{0}, off)))
+			}
+			s := mustOpen(t, sick(m))
+			if st := s.State(); st.Commit != 25 || st.Last != 29 || st.TailLost != -1 {
+				t.Errorf("byte %d: %+v", off, st)
+			}
+			must(t, s.Close())
+		}
+	}
+}
