@@ -52,15 +52,10 @@ func (c *Config) repairs(members int) bool { return !c.NoRepair && members > 1 }
 
 // mend repairs whatever the store finds damaged.
 func (l *Ledger) mend() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		<-l.stop
-		cancel()
-	}()
+	ctx := l.net.ctx // it ends with the connections
 	for {
 		select {
-		case <-ctx.Done():
+		case <-l.stop:
 			return
 		case <-l.store.Hurting():
 		}

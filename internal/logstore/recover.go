@@ -271,6 +271,7 @@ func (r *recovery) begin() mark {
 // first of the last three files that begins well, as the original does.
 func (r *recovery) start() {
 	if r.full {
+		r.log.Info("the whole log is read, since it is damaged somewhere", "first", r.first)
 		r.from = r.begin()
 		return
 	}

@@ -181,7 +181,7 @@ func TestEachDamagedByteIsRepaired(t *testing.T) {
 		names, _ := places(t, healthy, "data", "index")
 		for _, name := range names {
 			for off := range end(t, healthy, name) {
-				if testing.Short() && rng.IntN(5) > 0 {
+				if testing.Short() && rng.IntN(12) > 0 {
 					continue
 				}
 				m := healthy.Fork(nil)
