@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -316,7 +317,7 @@ func (c *clients) produces(r *request, group, id string) (changed bool) {
 	members := c.producers[group]
 	if members == nil {
 		members = map[*session]*member{}
-		c.producers[group] = members
+		c.producers[strings.Clone(group)] = members
 	}
 	m = members[r.session]
 	if m == nil {

@@ -158,6 +158,7 @@ func (s *stats) add(key statKey, value int64) {
 			now := time.Now()
 			zero := []statSample{{at: now}}
 			i = &statItem{minute: zero, hour: slices.Clone(zero), day: slices.Clone(zero), changed: now}
+			key.topic, key.group = strings.Clone(key.topic), strings.Clone(key.group) // of a request
 			s.items[key] = i
 		}
 		s.mu.Unlock()
