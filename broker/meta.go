@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,7 +63,7 @@ type change struct {
 // ConsumerOffsetManager and others in the Java original).
 //
 //  1. the state changes in apply alone, in log order, on every replica;
-//  2. the leader has one batch of records on the way at a time, so a full copy made between two batches misses none;
+//  2. the leader has one batch of records on the way at a time, and a batch is of one term, so a full copy made between two batches misses none;
 //  3. done of a change is called when its record is committed and applied here, or with the reason why it surely or perhaps is not.
 type meta struct {
 	b     *Broker
@@ -103,11 +104,25 @@ func (m *meta) submit(rec record, done func(error)) {
 		done(errNotServing)
 		return
 	}
+	if len(m.waiting) >= changesMax {
+		m.mu.Unlock()
+		done(errChangesFull)
+		return
+	}
 	rec.Term = m.leading
 	m.waiting = append(m.waiting, change{rec, done})
 	m.mu.Unlock()
 	m.kick()
 }
+
+// Bounds of the changes that wait, and of those that travel together.
+const (
+	changesMax = 20000
+	batchMax   = 1000
+	batchBytes = 1 << 20
+)
+
+var errChangesFull = fmt.Errorf("%d changes wait already", changesMax)
 
 // write is submit for a caller that waits.
 func (m *meta) write(ctx context.Context, rec record) error {
@@ -148,7 +163,7 @@ func (m *meta) resign() {
 	m.kick()
 }
 
-// run is the writer: it gives all that waits to the log as one batch, and when that is applied the next.
+// run is the writer: it gives what waits to the log as a batch, and when that is applied the next.
 func (m *meta) run(ctx context.Context) error {
 	defer func() {
 		m.mu.Lock()
@@ -159,15 +174,20 @@ func (m *meta) run(ctx context.Context) error {
 			c.done(dledger.ErrClosed)
 		}
 	}()
+	unsure := false // a batch before may yet be applied
 	for {
 		m.mu.Lock()
-		line := m.waiting
-		m.waiting = nil
-		leading := m.leading
+		line := m.waiting[:min(len(m.waiting), batchMax)]
+		if m.waiting = m.waiting[len(line):]; len(m.waiting) == 0 {
+			m.waiting = nil
+		}
+		term := m.leading
 		m.mu.Unlock()
 		if len(line) == 0 {
-			if leading != 0 && m.fullDue() {
-				if err := m.put(ctx, m.full()); err != nil && ctx.Err() == nil {
+			if term != 0 && m.fullDue() {
+				if err := m.copyAll(ctx, term, unsure); err == nil {
+					unsure = false
+				} else if ctx.Err() == nil {
 					m.b.log.Warn("no full copy of the metadata in this file yet, it is tried again", "error", err)
 				}
 			}
@@ -179,28 +199,52 @@ func (m *meta) run(ctx context.Context) error {
 			}
 			continue
 		}
-		recs := make([]record, len(line))
-		for i, c := range line {
-			recs[i] = c.rec
-		}
-		err := error(errNotServing)
-		if leading != 0 {
-			err = m.put(ctx, recs)
-		}
-		for _, c := range line {
-			c.done(err)
+		for len(line) > 0 {
+			n, err := m.putSome(ctx, term, line)
+			unsure = unsure || undecided(err)
+			for _, c := range line[:n] {
+				c.done(err)
+			}
+			line = line[n:]
 		}
 	}
 }
 
-// put gives records to the log and waits until they are applied here.
-func (m *meta) put(ctx context.Context, recs []record) error {
+// putSome gives the first changes of a line to the log, and tells how many. One that the log has no room for harms no other.
+func (m *meta) putSome(ctx context.Context, term int64, line []change) (n int, err error) {
+	if term == 0 {
+		return len(line), errNotServing
+	}
 	var msgs []*mq.Message
+	for size := 0; n < len(line) && (n == 0 || size < batchBytes); n++ {
+		msg := m.message(&line[n].rec)
+		if size += len(msg.Body); size > batchBytes && n > 0 {
+			break
+		}
+		msgs = append(msgs, msg)
+	}
+	return n, m.put(ctx, term, msgs)
+}
+
+// copyAll writes a full copy. What may yet be applied has to be before, or the copy would undo it.
+func (m *meta) copyAll(ctx context.Context, term int64, unsure bool) error {
+	if unsure {
+		if err := m.put(ctx, term, []*mq.Message{m.message(&record{Kind: "barrier", Term: term})}); err != nil {
+			return err
+		}
+	}
+	var msgs []*mq.Message
+	recs := m.full()
 	for i := range recs {
 		msgs = append(msgs, m.message(&recs[i]))
 	}
+	return m.put(ctx, term, msgs)
+}
+
+// put gives records to the log and waits until they are applied here.
+func (m *meta) put(ctx context.Context, term int64, msgs []*mq.Message) error {
 	got := make(chan msgstore.PutResult, 1)
-	m.b.store.Put(msgs, func(r msgstore.PutResult) { got <- r })
+	m.b.store.PutIn(dledger.Term(term), msgs, func(r msgstore.PutResult) { got <- r })
 	var r msgstore.PutResult
 	select {
 	case r = <-got:
@@ -326,11 +370,14 @@ func (m *meta) full() []record {
 
 // fullOf is full for a state and the floors that belong to it.
 func (m *meta) fullOf(s *state, floors map[string]map[int32]int64) []record {
-	first := record{Kind: "full", Term: m.leading, Full: &fullRecord{Peers: maps.Clone(s.Replicas), Locks: s.lockRecords(), Ver: maps.Clone(s.Versions)}, Progress: maps.Clone(s.Progress)}
+	first := record{Kind: "full", Term: m.leading, Full: &fullRecord{Peers: maps.Clone(s.Replicas), Ver: maps.Clone(s.Versions)}, Progress: maps.Clone(s.Progress)}
 	recs := []record{first}
 	part := func() *record {
 		recs = append(recs, record{Kind: "full", Term: m.leading, Full: &fullRecord{}})
 		return &recs[len(recs)-1]
+	}
+	for locks := range slices.Chunk(s.lockRecords(), partMax/50) {
+		part().Full.Locks = locks
 	}
 	chunk(s.Topics, flat, part, func(r *record, t map[string]mq.TopicConfig) { r.Topics = t })
 	chunk(s.Groups, flat, part, func(r *record, t map[string]mq.SubscriptionGroupConfig) { r.Groups = t })

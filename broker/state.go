@@ -155,14 +155,14 @@ func (s *state) applyFull(rec *record, pos int64, fresh func() state) {
 		n.FullPos = pos
 		maps.Copy(n.Replicas, f.Peers)
 		maps.Copy(n.Versions, f.Ver)
-		for i := range f.Locks {
-			n.lock(&f.Locks[i], f.Locks[i].At)
-		}
 		s.building = &n
 	}
 	s.Pos, s.Term = pos, max(s.Term, rec.Term)
 	if s.building == nil {
 		return // the beginning was cut off by retention; the copy in the next file is whole
+	}
+	for i := range f.Locks {
+		s.building.lock(&f.Locks[i], f.Locks[i].At)
 	}
 	s.building.merge(rec)
 	if f.Part == f.Parts-1 {

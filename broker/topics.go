@@ -1,11 +1,14 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
 
+	"dledger"
 	"dledger/internal/mq"
+	"dledger/internal/msgstore"
 )
 
 // Topics and subscription groups: what every broker has from the start, and how clients make more (TopicConfigManager and
@@ -96,6 +99,14 @@ func (b *Broker) topicForSend(r *request, name, template string, queues int32, l
 
 // failed answers a request whose record was not committed, or tries it again at the next leader: to make the same change twice does no harm.
 func (b *Broker) failed(r *request, err error) {
+	switch {
+	case errors.Is(err, errChangesFull):
+		r.refuse(mq.SystemBusy, "[OVERLOAD]%v, start flow control for a while", err)
+		return
+	case errors.Is(err, dledger.ErrTooLarge), errors.Is(err, msgstore.ErrIllegal):
+		r.refuse(mq.InvalidParameter, "it is too large: %v", err)
+		return
+	}
 	r.settle = r.settle || undecided(err)
 	b.gate.retry(r, err.Error())
 }

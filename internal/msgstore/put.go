@@ -84,8 +84,18 @@ const bufferMax = 1 << 20 // larger ones are not kept
 // Put gives messages to the log: all or none, next to each other, each in the queue that it names, in this order. QueueOffset, PhysicalOffset and StoreTime
 // are set by the store, StoreHost where it is not given. It never waits for the group; done is called once, possibly on the log's own goroutine, so it must
 // not block. The messages must not be used until then.
-func (s *Store) Put(msgs []*mq.Message, done func(PutResult)) {
+func (s *Store) Put(msgs []*mq.Message, done func(PutResult)) { s.put(s.led.Load(), msgs, done) }
+
+// PutIn is Put for one term only: in another one the messages are refused.
+func (s *Store) PutIn(term dledger.Term, msgs []*mq.Message, done func(PutResult)) {
 	l := s.led.Load()
+	if l != nil && l.term != term {
+		l = nil
+	}
+	s.put(l, msgs, done)
+}
+
+func (s *Store) put(l *leadership, msgs []*mq.Message, done func(PutResult)) {
 	if l == nil {
 		done(refused(ErrNotReady))
 		return

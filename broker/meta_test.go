@@ -1,0 +1,140 @@
+package broker
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"dledger/internal/mq"
+	"dledger/internal/remoting"
+)
+
+// TestFloodOfChangesIsCarriedOut: more than the log takes at once, and one among them that it never takes, which harms no other.
+func TestFloodOfChangesIsCarriedOut(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		n := c.leader()
+		p := c.client("10.1.0.1")
+		p.must(n, mq.CodeHeartbeat, nil, heart("a", "g", "t"))
+		var many strings.Builder
+		for i := range 20000 {
+			fmt.Fprintf(&many, `,{"groupName":"group%d"}`, i)
+		}
+		from := time.Now()
+		var answers, locked atomic.Int64
+		const locks = 12000
+		for i := range locks {
+			if i == locks/2 {
+				if err := p.r.Go(c.address(n), remoting.Request{Code: mq.CodeCreateGroups}, time.Minute, func(f *remoting.Frame, err error) {
+					if err != nil || f.Code != mq.InvalidParameter || !strings.Contains(f.Remark, "too large") || time.Since(from) > time.Second {
+						c.T.Errorf("a record that is too large: %+v, %v after %v", f, err, time.Since(from))
+					}
+					answers.Add(1)
+				}, []byte(`{"groupConfigList":[`+many.String()[1:]+`]}`)); err != nil {
+					c.T.Fatal(err)
+				}
+			}
+			body := fmt.Appendf(nil, `{"clientId":"a","consumerGroup":"g","mqSet":[{"brokerName":"a","queueId":%d,"topic":"t"}]}`, i)
+			if err := p.r.Go(c.address(n), remoting.Request{Code: mq.CodeLockQueues}, time.Minute, func(f *remoting.Frame, err error) {
+				if err == nil && f.Code == mq.Success && strings.Contains(string(f.Body), "queueId") {
+					locked.Add(1)
+				} else if err != nil || locked.Load() == 0 {
+					c.T.Errorf("lock: %+v, %v", f, err)
+				}
+				answers.Add(1)
+			}, body); err != nil {
+				c.T.Fatal(err)
+			}
+		}
+		c.Wait("all answers", func() bool { return answers.Load() == locks+1 })
+		if locked.Load() != locks {
+			c.T.Errorf("%d of %d locks", locked.Load(), locks)
+		}
+	})
+}
+
+// TestFullCopyIsTheState, in parts that the log has room for.
+func TestFullCopyIsTheState(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		b := c.brokers[c.leader()]
+		fresh := func() state { return newState(&b.cfg) }
+		b.meta.mu.Lock()
+		s := &b.meta.state
+		for i := range 30000 {
+			name := fmt.Sprint("topic", i)
+			s.Topics[name] = mq.NewTopicConfig(name, 8, 6)
+			s.lock(&lockRecord{Group: "g", Client: "client", Queues: []lockQueue{{name, 1}}}, int64(i+1))
+			if i%10 == 0 {
+				s.Groups[name] = mq.DefaultGroup(name)
+			}
+			if i%1000 == 0 {
+				s.Offsets[name+"@g"] = map[int32]int64{}
+				for q := range int32(20000) {
+					s.Offsets[name+"@g"][q] = int64(q)
+				}
+			}
+		}
+		b.meta.mu.Unlock()
+		copied := fresh()
+		recs := b.meta.full()
+		for i := range recs {
+			text, err := json.Marshal(&recs[i])
+			if err != nil {
+				c.T.Fatal(err)
+			}
+			if len(text) > 3<<20 {
+				c.T.Errorf("part %d of %d is %d bytes", i, len(recs), len(text))
+			}
+			var rec record
+			if err := json.Unmarshal(text, &rec); err != nil {
+				c.T.Fatal(err)
+			}
+			copied.apply(&rec, int64(i), fresh)
+		}
+		b.meta.mu.RLock()
+		defer b.meta.mu.RUnlock()
+		if !reflect.DeepEqual(copied.Topics, s.Topics) || !reflect.DeepEqual(copied.Groups, s.Groups) || !reflect.DeepEqual(copied.Offsets, s.Offsets) || !reflect.DeepEqual(copied.Locks, s.Locks) {
+			c.T.Errorf("copied %d topics, %d groups, %d offsets, %d locks", len(copied.Topics), len(copied.Groups), len(copied.Offsets), len(copied.Locks["g"]))
+		}
+	})
+}
+
+// TestFullCopyDoesNotUndoWhatIsUndecided: a change that was not confirmed in time is in front of the copy, which was made of the state without it.
+func TestFullCopyDoesNotUndoWhatIsUndecided(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		n := c.leader()
+		b := c.brokers[n]
+		time.Sleep(3 * time.Second)
+		for _, id := range c.IDs() {
+			if id != n {
+				c.Disk(id).SetSyncTime(8 * time.Second)
+			}
+		}
+		term := b.term.Load()
+		err := b.meta.write(c.T.Context(), record{Kind: "topics", Topics: map[string]mq.TopicConfig{"new": mq.NewTopicConfig("new", 1, 6)}})
+		if !undecided(err) || b.term.Load() != term {
+			c.T.Fatalf("the change is not undecided within one leadership: %v", err)
+		}
+		b.meta.mu.Lock()
+		b.meta.state.FullPos = -1
+		b.meta.mu.Unlock()
+		time.Sleep(30 * time.Second)
+		for _, id := range c.IDs() {
+			c.Disk(id).SetSyncTime(time.Millisecond)
+		}
+		for _, id := range c.IDs() {
+			m := c.brokers[id].meta
+			c.Wait("the full copy at "+id, func() bool {
+				m.mu.RLock()
+				defer m.mu.RUnlock()
+				return m.state.FullPos > 0
+			})
+			if _, ok := m.topicConfig("new"); !ok {
+				c.T.Errorf("%s forgot the topic", id)
+			}
+		}
+	})
+}
