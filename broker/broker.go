@@ -137,6 +137,9 @@ func (b *Broker) open() (err error) {
 	if b.meta, err = openMeta(b); err != nil {
 		return err
 	}
+	if err := b.meta.adopt(); err != nil {
+		return err
+	}
 	b.store, err = msgstore.Open(msgstore.Config{Ledger: b.ledger, Dir: b.cfg.Log.Dir, StoreHost: b.host, MetaTopic: b.meta.topic,
 		MetaFrom: b.meta.state.Pos, Meta: b.meta.apply, LeaderRecord: b.meta.leaderMessage, Arrived: b.arrived, Promoted: b.becameReady, DelayLevels: b.levels, Floor: b.meta.floor,
 		Logger: b.log, FS: b.cfg.Log.FS})

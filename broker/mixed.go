@@ -36,6 +36,7 @@ type tables struct {
 	Groups  map[string]mq.SubscriptionGroupConfig
 	Offsets map[string]map[int32]int64 // "topic@group" → queue → offset
 	Delays  map[int]int64              // by level
+	Counter map[string]int64           // of the versions of the first three
 }
 
 // java knows the Java broker that leads, if one does.
@@ -255,6 +256,7 @@ func (j *java) copy(ctx context.Context, address string) (*tables, error) {
 		}
 	}
 	t.Topics, t.Groups, t.Offsets = topics.Topics, groups.Groups, offsets.Offsets
+	t.Counter = map[string]int64{tableTopics: topics.DataVersion.Counter, tableGroups: groups.DataVersion.Counter, tableOffsets: offsets.DataVersion.Counter}
 	return &t, nil
 }
 
@@ -327,6 +329,19 @@ func (m *meta) take(t, before *tables) {
 	}
 }
 
+// adopt notes where in the log the time of found ends.
+func (m *meta) adopt() error {
+	if m.found == nil {
+		return nil
+	}
+	m.b.log.Info("a Java broker has had this directory; what it left is taken over", "topics", len(m.found.Topics), "groups", len(m.found.Groups), "offsets", len(m.found.Offsets))
+	ctx, cancel := context.WithTimeout(m.b.ctx, closeMax)
+	defer cancel()
+	status, err := m.b.ledger.Status(ctx)
+	m.last = status.Last
+	return err
+}
+
 // waitsFor tells whether something found in the files is to be taken once more.
 func (m *meta) waitsFor() bool {
 	m.mu.RLock()
@@ -396,6 +411,9 @@ func (s *state) take(t, before *tables, at int64) bool {
 	progress := s.takeProgress(t)
 	for table := range changed {
 		s.touch(table, at)
+		v := s.Versions[table]
+		v.Counter = max(v.Counter, t.Counter[table])
+		s.Versions[table] = v
 	}
 	if len(changed) == 0 && !progress {
 		return false
@@ -470,5 +488,6 @@ func (m *meta) left(dir string, known bool) (*tables, error) {
 		return nil, err
 	}
 	t.Topics, t.Groups, t.Offsets = topics.Topics, groups.Groups, offsets.Offsets
+	t.Counter = map[string]int64{tableTopics: topics.DataVersion.Counter, tableGroups: groups.DataVersion.Counter, tableOffsets: offsets.DataVersion.Counter}
 	return &t, nil
 }

@@ -353,14 +353,6 @@ func (m *meta) load() error {
 	if m.found, err = m.left(dir, text != nil); err != nil || m.found == nil {
 		return err
 	}
-	m.b.log.Info("a Java broker has had this directory; what it left is taken over", "topics", len(m.found.Topics), "groups", len(m.found.Groups), "offsets", len(m.found.Offsets))
-	ctx, cancel := context.WithTimeout(m.b.ctx, closeMax)
-	defer cancel()
-	status, err := m.b.ledger.Status(ctx)
-	if err != nil {
-		return err
-	}
-	m.last = status.Last
 	m.state.take(m.found, nil, milliseconds(time.Now())) // and again when the records are applied that are older (settle)
 	return nil
 }
