@@ -73,7 +73,7 @@ func runGo(t *testing.T, c *cluster.Cluster, saw *seen, scripts []string) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for _, name := range scripts {
-		s := &scene{script: name, topic: name, ctx: within(t, 2*time.Minute), cluster: c, seen: saw}
+		s := &scene{script: name, topic: name, ctx: within(t, 3*time.Minute), cluster: c, seen: saw}
 		must(t, c.CreateTopic(s.ctx, s.topic, 4))
 		wg.Go(func() {
 			if err := goScripts[name](s); err != nil {
@@ -466,7 +466,8 @@ func goRetry(s *scene) error {
 		return err
 	}
 	dead := "%DLQ%" + s.topic + "_g"
-	s.await("a topic for dead letters", 40*time.Second, func() bool {
+	// The client may find out only at its second look at the routes, after 30 s, that there is a topic for retries.
+	s.await("a topic for dead letters", 80*time.Second, func() bool {
 		r, err := cluster.Ask(s.ctx, s.names()[0], 105, map[string]string{"topic": dead}, nil)
 		return err == nil && r.Code == 0
 	})
