@@ -41,6 +41,7 @@ var (
 	inlog   = mask{`(commitLogOffset=|CommitLog Offset: +|physicOffset=)\d+`, "${1}N"} // our log has records of its own
 	traces  = mask{`(?m)^(\tat |\t\.\.\. |For more information|See https:).*\n?`, ""}
 	spaces  = mask{` {2,}`, "  "}
+	retries = mask{`(?m)^%RETRY%\S+  broker-a  .*\n?`, ""} // from the client's second look at the routes on
 	// The original's table of groups by topic names the topic as a group of its own.
 	itself = mask{`MessageTrack \[consumerGroup=admin, .*\n?|(?m:^(DefaultCluster  )?admin  admin(  .*)?$\n?)`, ""}
 
@@ -51,7 +52,7 @@ var (
 )
 
 // common masks are applied to the output of every command.
-var common = []mask{ids, dates, millis, addrs, clients, inlog, traces, spaces, itself}
+var common = []mask{ids, dates, millis, addrs, clients, inlog, traces, spaces, retries, itself}
 
 // needed are the lines of brokerStatus that tools and dashboards read.
 const needed = `^(broker(Active|Version|VersionDesc)|(put|getTransferred|getFound|getMiss|getTotal)Tps|(send|pull)ThreadPoolQueue(Size|Capacity|HeadWaitTimeMills)|` +

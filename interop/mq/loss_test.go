@@ -183,7 +183,7 @@ func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 		}
 	}
 	more("the start")
-	faults := rounds(4, 20)
+	faults := rounds(2, 20)
 	for i := range faults {
 		n, err := c.Leader(within(t, time.Minute), brokers[i%len(brokers)])
 		must(t, err)
@@ -335,7 +335,7 @@ func TestSendsGoOnWhileALeaderIsKilled(t *testing.T) {
 	c, err := cluster.Up(within(t, time.Minute), scratch(t), program(t))
 	must(t, err)
 	t.Cleanup(c.Kill)
-	longest, failed := kills(t, c, 3, rounds(5, 20))
+	longest, failed := kills(t, c, 3, rounds(3, 20))
 	report(t, "ours, three groups", longest, failed)
 	if len(failed) > 0 {
 		t.Errorf("%d sends failed, the first: %v", len(failed), failed[0])

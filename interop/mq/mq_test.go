@@ -4,7 +4,8 @@
 // group of three brokers, and write down what they see in lines that do not depend on ids, times and chance. The files under testdata/seen hold
 // what they see of the stock servers, release 5.3.3 in DLedger mode; the tests ask that ours give the same.
 //
-//	INTEROP_ORIGINAL=1   also compares the files with the stock servers
+//	INTEROP_ORIGINAL=1   also compares the files with the stock servers, and with each kind of name server beside the other kind of brokers
+//	INTEROP_LONG=1       makes rounds of kills and numbers of transactions large
 //	-update              rewrites the files from the stock servers
 //	DLEDGER=path         tests that program instead of one built from this tree
 //	INTEROP=off          leaves everything out

@@ -378,12 +378,17 @@ public class Stock {
     }
 
     static void delay(Scene s) throws Exception {
+        CountDownLatch up = new CountDownLatch(1);
         Map<String, Long> got = new ConcurrentHashMap<>();
         Map<String, String> props = new ConcurrentHashMap<>();
         DefaultMQPushConsumer c = s.consumer("_g");
         c.subscribe(s.topic, "*");
         c.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt m : messages) {
+                if (body(m).equals("now")) {
+                    up.countDown();
+                    continue;
+                }
                 got.putIfAbsent(body(m), System.currentTimeMillis() - m.getBornTimestamp());
                 props.put(body(m), names(m).toString());
             }
@@ -391,6 +396,10 @@ public class Stock {
         });
         c.start();
         DefaultMQProducer p = s.producer();
+        for (MessageQueue q : p.fetchPublishMessageQueues(s.topic)) { // a consumer on a busy machine may have its queues only after 20 s
+            p.send(new Message(s.topic, bytes("now")), q);
+        }
+        up.await(60, TimeUnit.SECONDS);
         Map<String, Long> want = new TreeMap<>();
         for (int level = 1; level <= 2; level++) {
             Message m = new Message(s.topic, "tag", bytes("level " + level));
