@@ -344,9 +344,15 @@ func TestRoleChanges(t *testing.T) {
 		if f := a.register(reg{broker: "b", id: 2, addr: "h:1", term: 1}); f.Ext["masterAddr"] != "" {
 			t.Errorf("a leader before there is one: %v", f.Ext)
 		}
-		w.want("T", "") // topics count when the leader names them
-		a.register(reg{broker: "b", id: 0, addr: "h:1", term: 2})
+		w.want("T", "b/0=h:1") // one that passes sends on stands in, with its topics, until the leader has registered
+		w.want("U", "b/0=h:1")
+		a.register(reg{broker: "b", id: 0, addr: "h:1", term: 2, topics: []string{"T", "V"}})
 		w.want("T", "b/0=h:1")
+		w.want("U", "") // its leader has deleted it
+		a.register(reg{broker: "b", id: 0, addr: "h:1", term: 2})
+		a.register(reg{broker: "b", id: 2, addr: "h:1", term: 2, topics: []string{"T", "W"}})
+		w.want("W", "") // from then on topics count when the leader names them
+		a.register(reg{broker: "b", id: 0, addr: "h:1", term: 2})
 		f := b.register(reg{broker: "b", id: 3, addr: "h:2", term: 2})
 		if f.Ext["masterAddr"] != "h:1" || f.Ext["haServerAddr"] != "h:11" {
 			t.Errorf("leader for a follower: got %v", f.Ext)

@@ -46,6 +46,9 @@ type routes struct {
 // broker is one broker name: the replicas of one group (BrokerData).
 type broker struct {
 	mq.BrokerData
+	// unled: no leader has registered yet, as after a start of this name server. Until one does, a replica of ours that stands in for it brings its topics
+	// along; what the leader does not name is then forgotten.
+	unled bool
 }
 
 // replica names one address of a broker name. The original goes by cluster and address alone; with the name in it several groups of
@@ -114,7 +117,7 @@ func (t *routes) register(r *registration, now time.Time) (leader, error) {
 		return leader{}, fmt.Errorf("%s: %d brokers are registered", registerFailed, len(t.lives))
 	}
 	if b == nil {
-		b = &broker{mq.BrokerData{BrokerAddrs: map[int64]string{}, BrokerName: r.broker, Cluster: r.cluster}}
+		b = &broker{BrokerData: mq.BrokerData{BrokerAddrs: map[int64]string{}, BrokerName: r.broker, Cluster: r.cluster}, unled: true}
 		t.brokers[r.broker] = b
 		if t.clusters[r.cluster] == nil {
 			t.clusters[r.cluster] = map[string]bool{}
@@ -139,8 +142,13 @@ func (t *routes) register(r *registration, now time.Time) (leader, error) {
 	first := old == ""
 	lowest := r.acting != nil && r.id != leaderID && r.id == slices.Min(slices.Collect(maps.Keys(b.BrokerAddrs)))
 	var err error
-	if r.id == leaderID || lowest {
+	switch {
+	case r.id == leaderID || lowest:
+		r.deleteAbsent = r.deleteAbsent || b.unled
 		err = t.takeTopics(r, first, lowest && b.EnableActingMaster)
+		b.unled = false
+	case b.unled && r.body.Config.DataVersion.StateVersion > 0:
+		err = t.takeTopics(r, first, false)
 	}
 	before := t.lives[r.replica]
 	t.lives[r.replica] = &live{id: r.id, version: r.body.Config.DataVersion, conn: r.conn, haAddr: r.haAddr, heard: now, silence: r.silence}
