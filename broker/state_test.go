@@ -3,6 +3,7 @@ package broker
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"reflect"
@@ -65,7 +66,7 @@ func TestFullCopyAndFileStandForAllRecordsBefore(t *testing.T) {
 	cfg := NewConfig()
 	cfg.Name, cfg.Log.FS, cfg.Log.Dir = "a", vfs.NewMem(), "/d"
 	fresh := func() state { return newState(&cfg) }
-	b := &Broker{cfg: cfg}
+	b := &Broker{cfg: cfg, log: slog.New(slog.DiscardHandler)}
 	for round := range 30 {
 		all := fresh()
 		pos := int64(0)
@@ -139,7 +140,7 @@ func TestPartsOfAFullCopyFitIntoEntries(t *testing.T) {
 		name := fmt.Sprintf("%0127d", i)
 		s.Topics[name] = mq.NewTopicConfig(name, 8, 6)
 	}
-	m := &meta{b: &Broker{cfg: cfg}, state: s}
+	m := &meta{b: &Broker{cfg: cfg, log: slog.New(slog.DiscardHandler)}, state: s}
 	for i, rec := range m.fullOf(&s, nil) {
 		text, err := json.Marshal(&rec)
 		if err != nil || len(text) > 3<<20 {
@@ -164,7 +165,7 @@ func TestFilesOfAJavaBrokerAreAdopted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m, err := openMeta(&Broker{cfg: cfg})
+	m, err := openMeta(&Broker{cfg: cfg, log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
