@@ -120,7 +120,7 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// delivered tells whether a message of topic is stored that stands for source. One that a Java leader delivered names no source, but is the same
+// delivered (M3) tells whether a message of topic is stored that stands for source. One that a Java leader delivered names no source, but is the same
 // otherwise.
 func (b *Broker) delivered(topic, uniq string, source *mq.Message) (bool, error) {
 	if uniq == "" {

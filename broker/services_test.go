@@ -69,7 +69,7 @@ func (c *cluster) upset(n int) {
 	c.leader()
 }
 
-// TestDelayedMessagesComeOnceAndInTime, while leaders change: those with a level and those with a time.
+// TestDelayedMessagesComeOnceAndInTime (M3), while leaders change: those with a level and those with a time.
 func TestDelayedMessagesComeOnceAndInTime(t *testing.T) {
 	inCluster(t, 3, nil, func(c *cluster) {
 		p := c.client("10.1.0.1")
@@ -173,7 +173,7 @@ func TestLongTimerIsStoredAgain(t *testing.T) {
 	})
 }
 
-// TestTransactionsComeOutExactlySo: of 1,000 half are committed, a quarter is rolled back, a quarter is left open and committed or rolled back when the broker
+// TestTransactionsComeOutExactlySo (M3): of 1,000 half are committed, a quarter is rolled back, a quarter is left open and committed or rolled back when the broker
 // asks; some are ended twice. Leaders change meanwhile.
 func TestTransactionsComeOutExactlySo(t *testing.T) {
 	inCluster(t, 3, func(cfg *Config) { cfg.TransactionEvery, cfg.TransactionTimeout = 5*time.Second, 2*time.Second }, func(c *cluster) {

@@ -121,7 +121,7 @@ func (g *group) queue(s *msgstore.Store, topic string, id int32) []string {
 	}
 }
 
-// TestOffsetsOverManyLeaders: leaders are handed over, killed, stopped and cut off while messages are put. In the end every member has the same queues, each
+// TestOffsetsOverManyLeaders (M1): leaders are handed over, killed, stopped and cut off while messages are put. In the end every member has the same queues, each
 // acknowledged message is where its answer said, none is there twice.
 func TestOffsetsOverManyLeaders(t *testing.T) {
 	const queues = 4

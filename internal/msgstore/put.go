@@ -51,7 +51,7 @@ func (l *leadership) counter(topic string, id int32) *counter {
 	return c
 }
 
-// take gives the next offset. The first time it looks where the queue ends: all messages of former terms are in it, and of this term there
+// take gives the next offset (M1). The first time it looks where the queue ends: all messages of former terms are in it, and of this term there
 // is none that was not counted here.
 func (l *leadership) take(c *counter) int64 {
 	if !c.started {

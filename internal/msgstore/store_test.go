@@ -775,7 +775,7 @@ func TestFailedRecordEndsRun(t *testing.T) {
 	}
 }
 
-// TestCrashAtEveryWrite: images of the disk as a crash before each change would leave it, in four ways, are opened and compared with the log. Some are
+// TestCrashAtEveryWrite (M2): images of the disk as a crash before each change would leave it, in four ways, are opened and compared with the log. Some are
 // opened by a member that does not know yet how much was committed.
 func TestCrashAtEveryWrite(t *testing.T) {
 	seed := rand.Uint64()
@@ -883,7 +883,7 @@ func TestFullDiskOnlyPutsTheCheckpointOff(t *testing.T) {
 	r.check()
 }
 
-// TestPutOfAFormerLeadershipIsRefused: this member leads again, in a later term, and has not noticed yet that it lost leadership in between.
+// TestPutOfAFormerLeadershipIsRefused (M1): this member leads again, in a later term, and has not noticed yet that it lost leadership in between.
 func TestPutOfAFormerLeadershipIsRefused(t *testing.T) {
 	r := newRig(t)
 	r.lead()
