@@ -408,3 +408,46 @@ func TestOffsetsOfAFormerLeaderDoNotGoBack(t *testing.T) {
 		}
 	})
 }
+
+// TestPullThatIsPassedOnWaitsAtTheLeader: for as long as its client wants, also over a change of leadership. A replica that only is taken for the leader does not say
+// where a queue ends.
+func TestPullThatIsPassedOnWaitsAtTheLeader(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		p, q := c.client("10.1.0.1"), c.client("10.1.0.2")
+		leader, follower := c.leader(), c.follower()
+		p.must(leader, mq.CodeSend, sendExt("t", 0), []byte("x"))
+		q.must(leader, mq.CodeHeartbeat, nil, heart("a", "g", "t")) // the follower does not know what the group wants
+		pull := func(offset int64) *remoting.Frame {
+			return q.call(follower, mq.CodePull, pullExt("g", "t", 0, offset, 15000, "sysFlag", pullSuspends), nil)
+		}
+		from := time.Now()
+		if f := pull(1); f.Code != mq.PullNotFound || time.Since(from) < 15*time.Second {
+			c.T.Errorf("code %d %s after %v", f.Code, f.Remark, time.Since(from))
+		}
+		for _, offset := range []int64{1, 7} {
+			f := q.call(follower, mq.CodePull, pullExt("g", "t", 1, offset, 0, fieldFrom, "10.1.0.9:1"), nil)
+			if f.Code != mq.ServiceNotAvailable {
+				c.T.Errorf("passed to a replica that does not lead: code %d %s %v", f.Code, f.Remark, f.Ext)
+			}
+		}
+
+		got := make(chan *remoting.Frame, 1)
+		go func() { got <- pull(1) }()
+		time.Sleep(5 * time.Second)
+		var next string
+		for _, id := range c.IDs() {
+			if id != leader && id != follower {
+				next = id
+			}
+		}
+		c.kill(leader)
+		c.Wait("a leader", func() bool { l := c.leader(); return l == next || l == follower })
+		for _, id := range []string{next, follower} {
+			p.must(id, mq.CodeHeartbeat, nil, heart("a", "g", "t"))
+		}
+		p.must(next, mq.CodeSend, sendExt("t", 0), []byte("y"))
+		if f := <-got; f.Code != mq.Success && f.Code != mq.SubscriptionNotExist {
+			c.T.Errorf("code %d %s", f.Code, f.Remark)
+		}
+	})
+}

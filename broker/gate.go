@@ -56,7 +56,7 @@ func (g *gate) set(leads bool, leader string, java bool) {
 		for r, to := range g.away {
 			if to != leader {
 				delete(g.away, r)
-				r.settle = true
+				r.lost()
 				if time.Now().After(r.due) {
 					late = append(late, r)
 				} else {
@@ -232,6 +232,34 @@ func (g *gate) tell(code int32, ext map[string]string, body ...[]byte) bool {
 // forwardTimeout bounds how long the leader has for a request that was passed on: as long as an append may wait for its majority.
 const forwardTimeout = 3 * time.Second
 
+// patience is how long the leader has for this request: one that the leader holds, or has to ask a client or the name servers for, takes longer.
+func (r *request) patience() time.Duration {
+	if r.isPull() {
+		ms := r.fields().Int64Or("suspendTimeoutMillis", 0)
+		return forwardTimeout + time.Duration(min(max(ms, 0), suspendMax.Milliseconds()))*time.Millisecond
+	}
+	switch r.code() {
+	case mq.CodeConsumerRunningInfo, mq.CodeConsumeDirectly, mq.CodeGetConsumerStatus:
+		return forwardTimeout + relayTimeout
+	case mq.CodeSendReply, mq.CodeSendReplyV2:
+		return forwardTimeout + replyTimeout
+	}
+	return forwardTimeout + topicsTimeout
+}
+
+func (r *request) isPull() bool { return r.code() == mq.CodePull || r.code() == mq.CodeLitePull }
+
+// lost notes that there is no answer of the leader that the request was passed to. Pulls do no harm when they are repeated, and may have been held there for long.
+func (r *request) lost() {
+	if !r.isPull() {
+		r.settle = true
+		return
+	}
+	if r.due = time.Now().Add(r.b.cfg.ForwardWait); r.due.After(r.last) {
+		r.due = r.last
+	}
+}
+
 // forward sends a request to the leader's address and its answer back.
 func (g *gate) forward(r *request, leader string, java bool) {
 	ext := make(map[string]string, len(r.frame.Ext)+2)
@@ -241,6 +269,9 @@ func (g *gate) forward(r *request, leader string, java bool) {
 		ext[fieldSettle] = "1"
 	}
 	req := remoting.Request{Code: r.frame.Code, Ext: ext}
+	if r.last.IsZero() {
+		r.last = time.Now().Add(r.patience())
+	}
 	if r.oneWay() {
 		if err := g.b.replicas.Go(leader, req, forwardTimeout, nil, r.frame.Body); err != nil {
 			g.retry(r, err.Error())
@@ -253,7 +284,7 @@ func (g *gate) forward(r *request, leader string, java bool) {
 	}
 	g.away[r] = leader
 	g.mu.Unlock()
-	err := g.b.replicas.Go(leader, req, forwardTimeout, func(f *remoting.Frame, err error) {
+	err := g.b.replicas.Go(leader, req, r.patience(), func(f *remoting.Frame, err error) {
 		if g.back(r, leader) {
 			g.forwarded(r, f, err, java)
 		}
@@ -280,7 +311,7 @@ func (g *gate) forwarded(r *request, f *remoting.Frame, err error, java bool) {
 	case errors.Is(err, remoting.ErrUnreachable) || errors.Is(err, remoting.ErrBusy):
 		g.retry(r, err.Error())
 	case err != nil:
-		r.settle = true
+		r.lost()
 		g.retry(r, err.Error())
 	case f.Code == mq.ServiceNotAvailable, java && f.Code == mq.SystemBusy: // the original's word for everything that passes, lost leadership too
 		g.retry(r, f.Remark)

@@ -172,7 +172,7 @@ func (p *pull) work(hold bool) {
 		case msgstore.OffsetTooSmall:
 			p.answer(mq.PullOffsetMoved, &got)
 		case msgstore.NoSuchQueue, msgstore.NoMessageInQueue:
-			if p.offset != 0 && p.elsewhere() {
+			if p.offset != 0 && p.r.toLeader() {
 				return
 			}
 			if p.offset != 0 {
@@ -181,26 +181,18 @@ func (p *pull) work(hold bool) {
 			}
 			p.wait(hold, longPollAgain, &got)
 		case msgstore.OffsetOverflowBadly:
-			if !p.elsewhere() {
+			if !p.r.toLeader() {
 				p.answer(mq.PullOffsetMoved, &got)
 			}
 		case msgstore.OffsetOverflowOne:
 			p.wait(hold, longPollAgain, &got)
 		default: // messages that cannot be read now: a replica that has just started may not know yet that they are committed
-			if !p.elsewhere() {
+			if !p.r.toLeader() {
 				p.wait(hold, unreadAgain, &got)
 			}
 		}
 		return
 	}
-}
-
-// elsewhere passes the request on to the leader, which alone knows where a queue ends.
-func (p *pull) elsewhere() bool {
-	if p.r.b.gate.here() {
-		return false
-	}
-	return p.r.toLeader()
 }
 
 // wait holds the request, or answers that there is nothing. The queue is looked at again after some time at the latest.
@@ -224,7 +216,7 @@ func (p *pull) wait(hold bool, again time.Duration, got *msgstore.GetResult) {
 // moveTo tells the client that its offset was reset, once the group knows that it was told.
 func (p *pull) moveTo(key string, to int64) {
 	b := p.r.b
-	if p.elsewhere() {
+	if p.r.toLeader() {
 		return
 	}
 	queue := map[int32]int64{p.key.ID: to}

@@ -94,6 +94,7 @@ type request struct {
 	settle  bool           // an earlier attempt is undecided
 	again   bool           // it was passed on before, and came back
 	due     time.Time      // when holding it ends
+	last    time.Time      // when the leader's patience with it ends; zero until it is passed on
 }
 
 func (r *request) code() int32        { return r.frame.Code }
@@ -129,13 +130,13 @@ func (r *request) refuse(code int32, format string, args ...any) {
 	r.answer(code, fmt.Sprintf(format, args...), nil)
 }
 
-// toLeader passes a request on that this replica cannot answer for sure. false: it leads itself, or was asked by another replica, so nobody
-// knows better.
+// toLeader passes a request on that this replica cannot answer for sure. false: it leads itself, so nobody knows better. One that was passed here
+// goes back to the replica that took this one for the leader.
 func (r *request) toLeader() bool {
-	if r.passed || r.b.gate.here() {
+	if r.b.gate.here() {
 		return false
 	}
-	r.route.at = atLeader
+	r.route.at, r.due = atLeader, time.Now().Add(r.b.cfg.ForwardWait) // it may have been held here before
 	r.b.gate.submit(r)
 	return true
 }
