@@ -561,3 +561,30 @@ func TestConfigurationIsShownAndChanged(t *testing.T) {
 		}
 	})
 }
+
+// TestOffsetsGoWithTheirTopic, also those that are not in the log yet: the next topic of the name would be consumed from there.
+func TestOffsetsGoWithTheirTopic(t *testing.T) {
+	inCluster(t, 1, func(cfg *Config) { cfg.OffsetEvery = 10 * time.Second }, func(c *cluster) {
+		n := c.leader()
+		p := c.client("10.1.0.1")
+		p.must(n, mq.CodeSend, sendExt("t", 0), []byte("x"))
+		offset := func() (int32, string) {
+			f := p.call(n, mq.CodeQueryConsumerOffset, ext("consumerGroup", "g", "topic", "t", "queueId", 0, "setZeroIfNotFound", "false"), nil)
+			return f.Code, f.Ext["offset"]
+		}
+		for _, written := range []bool{false, true} {
+			p.must(n, mq.CodeUpdateConsumerOffset, ext("consumerGroup", "g", "topic", "t", "queueId", 0, "commitOffset", 1), nil)
+			if written {
+				time.Sleep(11 * time.Second)
+			}
+			late := c.brokers[n].meta
+			p.must(n, mq.CodeDeleteTopic, ext("topic", "t"), nil)
+			late.submit(record{Kind: "offsets", Offsets: map[string]map[int32]int64{"t@g": {0: 1}}}, func(error) {})
+			time.Sleep(11 * time.Second)
+			p.must(n, mq.CodeSend, sendExt("t", 1), []byte("x"))
+			if code, at := offset(); code != mq.QueryNotFound {
+				c.T.Errorf("written %v: code %d, offset %s", written, code, at)
+			}
+		}
+	})
+}

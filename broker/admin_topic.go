@@ -113,16 +113,12 @@ func (b *Broker) deleteTopic(r *request) {
 		r.refuse(mq.InvalidParameter, "the topic[%s] is conflict with system topic", name)
 		return
 	}
-	var offsets []string
-	for key := range b.meta.allOffsets() {
-		if topic, _ := splitOffsetKey(key); topic == name {
-			offsets = append(offsets, key)
-		}
-	}
-	b.meta.submit(record{Kind: "topic deleted", NoTopics: []string{name}, NoOffsets: offsets}, func(err error) {
+	b.meta.submit(record{Kind: "topic deleted", NoTopics: []string{name}}, func(err error) {
 		if err == nil {
-			for _, key := range offsets {
-				b.offsets.drop(key)
+			for key := range b.allOffsets() {
+				if topic, _ := splitOffsetKey(key); topic == name {
+					b.offsets.drop(key)
+				}
 			}
 			b.stats.forget(func(k statKey) bool { return k.topic == name })
 		}

@@ -89,10 +89,19 @@ func (s *state) apply(rec *record, pos int64, fresh func() state) {
 	if len(rec.Offsets) > 0 || len(rec.NoOffsets) > 0 {
 		s.touch(tableOffsets, rec.At)
 	}
+	maps.DeleteFunc(rec.Offsets, func(key string, _ map[int32]int64) bool { // committed while the topic was being deleted
+		topic, _ := splitOffsetKey(key)
+		_, there := s.Topics[topic]
+		_, comes := rec.Topics[topic]
+		return !there && !comes
+	})
 	s.merge(rec)
 	for _, name := range rec.NoTopics {
 		delete(s.Topics, name)
 		delete(s.Floors, name)
+		gone := func(key string, _ map[int32]int64) bool { return strings.HasPrefix(key, name+"@") }
+		maps.DeleteFunc(s.Offsets, gone)
+		maps.DeleteFunc(s.Resets, gone)
 	}
 	for _, name := range rec.NoGroups {
 		delete(s.Groups, name)
