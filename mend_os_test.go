@@ -13,7 +13,9 @@ import (
 // TestDamageOnARealDiskIsRepaired: a member is stopped, bytes in the middle of its files change, and it is started again; the search finds them.
 func TestDamageOnARealDiskIsRepaired(t *testing.T) {
 	t.Parallel()
-	set := func(c *Config) { c.DataFileSize, c.IndexFileSize, c.ScrubInterval = 64<<10, 32*1024, 50*time.Millisecond }
+	set := func(c *Config) {
+		c.DataFileSize, c.IndexFileSize, c.ScrubInterval = 64<<10, 32*1024, 50*time.Millisecond
+	}
 	members := group(t, 3, set)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
