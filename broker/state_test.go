@@ -67,7 +67,7 @@ func TestFullCopyAndFileStandForAllRecordsBefore(t *testing.T) {
 	cfg.Name, cfg.Log.FS, cfg.Log.Dir = "a", vfs.NewMem(), "/d"
 	fresh := func() state { return newState(&cfg) }
 	b := &Broker{cfg: cfg, log: slog.New(slog.DiscardHandler)}
-	for round := range 30 {
+	for round := range 10 {
 		all := fresh()
 		pos := int64(0)
 		apply := func(rec record, to ...*state) {
