@@ -451,3 +451,51 @@ func TestPullThatIsPassedOnWaitsAtTheLeader(t *testing.T) {
 		}
 	})
 }
+
+// TestSendBackWhoseLeaderIsLostIsStoredOnce, for each of two groups that could not consume the same message.
+func TestSendBackWhoseLeaderIsLostIsStoredOnce(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		for _, id := range c.IDs() {
+			c.Disk(id).SetSyncTime(20 * time.Millisecond)
+		}
+		p := c.client("10.1.0.1")
+		const rounds = 12
+		for _, group := range []string{"g1", "g2"} {
+			p.must(c.leader(), mq.CodeHeartbeat, nil, heart("a", group, "t"))
+		}
+		for round := range rounds {
+			leader, follower := c.leader(), c.follower()
+			f := p.must(follower, mq.CodeSend, sendExt("t", 0, "properties", fmt.Sprintf("UNIQ_KEY\x01U%d\x02", round)), fmt.Appendf(nil, "%d", round))
+			_, offset, err := mq.ParseMsgID(f.Ext["msgId"])
+			if err != nil {
+				c.T.Fatal(err)
+			}
+			back := func(group string) *remoting.Frame {
+				return p.call(follower, mq.CodeSendBack, ext("offset", offset, "group", group, "delayLevel", 18, "maxReconsumeTimes", 16), nil)
+			}
+			if f := back("g1"); f.Code != mq.Success {
+				c.T.Errorf("code %d %s", f.Code, f.Remark)
+			}
+			got := make(chan *remoting.Frame, 1)
+			go func() { got <- back("g2") }()
+			time.Sleep(time.Duration(round/2) * 9 * time.Millisecond)
+			if round%2 == 0 {
+				c.kill(leader)
+			} else {
+				c.net.reset(c.address(leader))
+			}
+			if f := <-got; f.Code != mq.Success {
+				c.T.Errorf("round %d: code %d %s", round, f.Code, f.Remark)
+			}
+			if round%2 == 0 {
+				c.start(leader)
+				c.leader()
+			}
+		}
+		var want []string
+		for round := range rounds {
+			want = append(want, strconv.Itoa(round), strconv.Itoa(round))
+		}
+		c.same(c.leader(), mq.TopicSchedule, 17, want)
+	})
+}

@@ -239,22 +239,33 @@ func (b *Broker) keep(r *request, m *mq.Message, uniq string) {
 	b.put(r, []*mq.Message{m}, uniq)
 }
 
-// put gives messages to the log and answers with where they are.
-func (b *Broker) put(r *request, msgs []*mq.Message, uniq string) {
-	if r.settle {
-		b.settle(r, msgs, uniq)
-		return
-	}
-	b.putNow(r, msgs, uniq)
+// kept is how a request is answered whose messages are in the log, or surely not.
+type kept struct {
+	sent   func(queue int32, offset int64, ids string)
+	failed func(code int32, remark string)
 }
 
-func (b *Broker) putNow(r *request, msgs []*mq.Message, uniq string) {
+// put gives messages to the log and answers with where they are.
+func (b *Broker) put(r *request, msgs []*mq.Message, uniq string) {
+	b.putOnce(r, msgs, uniq, kept{func(queue int32, offset int64, ids string) { r.sent(queue, offset, ids, uniq) }, r.sendFailed})
+}
+
+// putOnce gives messages to the log, unless an earlier attempt has.
+func (b *Broker) putOnce(r *request, msgs []*mq.Message, uniq string, k kept) {
+	if r.settle {
+		b.settle(r, msgs, uniq, k)
+		return
+	}
+	b.putNow(r, msgs, k)
+}
+
+func (b *Broker) putNow(r *request, msgs []*mq.Message, k kept) {
 	from := time.Now()
 	b.store.Put(msgs, func(res msgstore.PutResult) {
 		switch {
 		case res.Status == msgstore.PutOK:
 			b.stats.put(b.cfg.Cluster, msgs, time.Since(from))
-			r.sent(msgs[0].QueueID, res.QueueOffset, b.ids(res.Pos), uniq)
+			k.sent(msgs[0].QueueID, res.QueueOffset, b.ids(res.Pos))
 		case res.Status == msgstore.ServiceNotAvailable:
 			b.gate.retry(r, errorText(res.Err, "not taken"))
 		case errors.Is(res.Err, dledger.ErrLeadershipLost):
@@ -262,7 +273,7 @@ func (b *Broker) putNow(r *request, msgs []*mq.Message, uniq string) {
 			b.gate.retry(r, res.Err.Error())
 		default:
 			b.stats.putsFailed.Add(1)
-			r.sendFailed(res.Status.Code(), res.Status.String()+": "+errorText(res.Err, ""))
+			k.failed(res.Status.Code(), res.Status.String()+": "+errorText(res.Err, ""))
 		}
 	})
 }

@@ -18,8 +18,8 @@ type settler struct {
 	running bool
 }
 
-// settle stores a message only if it is not there yet. Messages of the same unique key and topic are the same if their bodies are.
-func (b *Broker) settle(r *request, msgs []*mq.Message, uniq string) {
+// settle stores a message only if it is not there yet. Messages of the same unique key and topic are the same if their bodies are, and where they go when they wait.
+func (b *Broker) settle(r *request, msgs []*mq.Message, uniq string, k kept) {
 	b.settler.barrier(b, func(err error) {
 		if err != nil {
 			b.failed(r, err)
@@ -30,11 +30,11 @@ func (b *Broker) settle(r *request, msgs []*mq.Message, uniq string) {
 				uniq = msgs[0].Prop(mq.PropUniqKey)
 			}
 			if found, ok := b.lookUp(msgs, uniq); ok {
-				r.sent(found[0].QueueID, found[0].QueueOffset, b.idsOf(found), uniq)
+				k.sent(found[0].QueueID, found[0].QueueOffset, b.idsOf(found))
 				return
 			}
 			r.settle = false
-			b.putNow(r, msgs, uniq)
+			b.putNow(r, msgs, k)
 		})
 	})
 }
@@ -84,7 +84,7 @@ func (b *Broker) lookUp(msgs []*mq.Message, uniq string) ([]mq.Message, bool) {
 		ok := false
 		for _, stored := range res.Messages {
 			have, _, err := mq.ParseStored(stored)
-			if err == nil && have.Topic == m.Topic && have.Prop(mq.PropUniqKey) == key && have.ReconsumeTimes == m.ReconsumeTimes && string(have.Body) == string(m.Body) {
+			if err == nil && have.Topic == m.Topic && have.Prop(mq.PropRealTopic) == m.Prop(mq.PropRealTopic) && have.Prop(mq.PropUniqKey) == key && have.ReconsumeTimes == m.ReconsumeTimes && string(have.Body) == string(m.Body) {
 				found, ok = append(found, have), true
 				break
 			}

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"dledger/internal/mq"
-	"dledger/internal/msgstore"
 )
 
 // Compatibility: QUERY_MESSAGE (12), VIEW_MESSAGE_BY_ID (33), CONSUMER_SEND_MSG_BACK (36). Offsets are the same on all replicas, so each finds a message by an
@@ -113,17 +112,10 @@ func (b *Broker) sendBack(r *request) {
 			r.refuse(code, "%s", remark)
 			return
 		}
-		b.store.Put([]*mq.Message{m}, func(res msgstore.PutResult) {
-			switch res.Status {
-			case msgstore.PutOK:
-				b.stats.add(statKey{statSendBack, m.Prop(mq.PropRetryTopic), group}, 1)
-				r.ok()
-			case msgstore.ServiceNotAvailable:
-				b.gate.retry(r, errorText(res.Err, "not taken"))
-			default:
-				r.refuse(mq.SystemError, "%v: %v", res.Status, res.Err)
-			}
-		})
+		b.putOnce(r, []*mq.Message{m}, "", kept{func(int32, int64, string) {
+			b.stats.add(statKey{statSendBack, m.Prop(mq.PropRetryTopic), group}, 1)
+			r.ok()
+		}, func(_ int32, remark string) { r.refuse(mq.SystemError, "%s", remark) }})
 	})
 }
 
