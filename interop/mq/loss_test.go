@@ -51,11 +51,12 @@ type traffic struct {
 	first     map[place]time.Time
 	reach     map[string]int64 // by queue, of the consumer in order: the offset after the highest received
 	back      time.Duration    // the oldest first receipt among repeats
+	backMax   time.Duration
 	faults    []string
 }
 
 func newTraffic() *traffic {
-	return &traffic{acked: map[place]string{}, undecided: map[string]error{}, got: map[place]int{}, bodies: map[string]int{},
+	return &traffic{backMax: 30 * time.Second, acked: map[place]string{}, undecided: map[string]error{}, got: map[place]int{}, bodies: map[string]int{},
 		first: map[place]time.Time{}, reach: map[string]int64{}}
 }
 
@@ -316,7 +317,7 @@ func (f *traffic) judge(t *testing.T, stored map[place]string, most int) {
 	if twice > most {
 		t.Errorf("%d messages are stored twice; the sends on the way at each fault explain %d at most", twice, most)
 	}
-	if f.back > 30*time.Second {
+	if f.back > f.backMax {
 		t.Errorf("the consumer in order went back to what it had got %v before", f.back)
 	}
 	// A client that has been told of leaders on one node alone, and does not look again for 30 s, has nowhere else to go when that node dies.
