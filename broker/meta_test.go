@@ -138,3 +138,40 @@ func TestFullCopyDoesNotUndoWhatIsUndecided(t *testing.T) {
 		}
 	})
 }
+
+// TestSavedStateIsNotInTheMiddleOfAFullCopy: a replica that is new, and starts again while the copy comes, has to get all of it.
+func TestSavedStateIsNotInTheMiddleOfAFullCopy(t *testing.T) {
+	inCluster(t, 1, func(cfg *Config) { cfg.SnapshotEvery = time.Hour }, func(c *cluster) {
+		b := c.brokers[c.leader()]
+		c.client("10.1.0.1").must(c.leader(), mq.CodeSend, sendExt("t", 0), []byte("x"))
+		recs := b.meta.full()
+		if len(recs) < 2 {
+			c.T.Fatalf("%d parts", len(recs))
+		}
+		fresh := func() state { return newState(&b.cfg) }
+		for parts := range recs {
+			m := &meta{b: b, topic: b.meta.topic, saved: -1}
+			m.state = fresh()
+			m.state.apply(&record{Kind: "barrier"}, 100, fresh)
+			for i := range recs[:parts] {
+				m.state.apply(&recs[i], int64(200+100*i), fresh)
+			}
+			if err := m.save(); err != nil {
+				c.T.Fatal(err)
+			}
+			again := &meta{b: b, topic: b.meta.topic, saved: -1}
+			again.state = fresh()
+			if err := again.load(); err != nil {
+				c.T.Fatal(err)
+			}
+			for i := range recs {
+				if pos := int64(200 + 100*i); pos > again.state.Pos {
+					again.state.apply(&recs[i], pos, fresh)
+				}
+			}
+			if _, ok := again.topicConfig("t"); !ok {
+				c.T.Errorf("saved behind %d of %d parts at %d: the rest tells of no topic", parts, len(recs), again.state.Pos)
+			}
+		}
+	})
+}

@@ -39,6 +39,7 @@ type state struct {
 	Taken    bool                                  `json:"taken,omitempty"`
 
 	building *state // a full copy whose last part has not come yet
+	before   int64  // Pos in front of it
 }
 
 // tableVersion tells two states of a table apart; with the term it is a mq.DataVersion.
@@ -164,7 +165,7 @@ func (s *state) applyFull(rec *record, pos int64, fresh func() state) {
 		n.FullPos = pos
 		maps.Copy(n.Replicas, f.Peers)
 		maps.Copy(n.Versions, f.Ver)
-		s.building = &n
+		s.building, s.before = &n, s.Pos
 	}
 	s.Pos, s.Term = pos, max(s.Term, rec.Term)
 	if s.building == nil {
@@ -386,6 +387,9 @@ func (m *meta) saves(ctx context.Context) error {
 func (m *meta) save() error {
 	m.mu.RLock()
 	s := m.state
+	if s.building != nil { // a start in the middle of a full copy would be without it
+		s.Pos = s.before
+	}
 	takes := m.takes
 	if s.Pos == m.saved && takes == m.savedTakes || m.found != nil { // the latter is still in the files, and they must not be lost before it is in the state
 		m.mu.RUnlock()

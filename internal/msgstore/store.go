@@ -293,7 +293,7 @@ func (s *Store) recover() error {
 	i := first // the records begin before the messages
 	if at := s.cfg.MetaFrom - headerSize; at >= pos {
 		switch i, err = s.log.IndexAt(at); {
-		case errors.Is(err, dledger.ErrOutOfRange): // the log has lost its end, which comes again; the records before that are known
+		case errors.Is(err, dledger.ErrOutOfRange) && s.isBehind(at): // the log has lost its end, which comes again; the records before that are known
 			i = s.log.Commit()
 		case err != nil:
 			return fmt.Errorf("the broker's records were saved up to position %d: %w", s.cfg.MetaFrom, err)
@@ -302,6 +302,15 @@ func (s *Store) recover() error {
 	}
 	s.at.next = min(s.at.next, i)
 	return nil
+}
+
+// isBehind tells whether a position is not known to be committed.
+func (s *Store) isBehind(pos int64) bool {
+	if first, _ := s.log.First(); s.log.Commit() < first { // nothing is
+		return true
+	}
+	end, err := s.log.CommittedEnd()
+	return err == nil && pos >= end
 }
 
 // belongs tells whether a place that was dispatched is one of this log, as far as that is known yet.
