@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -46,19 +47,19 @@ func group(t testing.TB, n int, set func(*Config)) []*Ledger {
 // leader waits for a member that leads.
 func leader(t testing.TB, members []*Ledger) *Ledger {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(30 * time.Second)
 	for {
-		first, last := members[0].Changed(), members[len(members)-1].Changed() // taken before the look: no change is missed
+		cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(deadline)}}
+		for _, l := range members { // taken before the look: no change is missed
+			cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(l.Changed())})
+		}
 		for _, l := range members {
 			if l.IsLeader() {
 				return l
 			}
 		}
-		select {
-		case <-first:
-		case <-last:
-		case <-deadline:
-			t.Fatal("no leader within 10 s")
+		if k, _, _ := reflect.Select(cases); k == 0 {
+			t.Fatal("no leader within 30 s")
 		}
 	}
 }

@@ -282,6 +282,7 @@ func (r *Replica) Turn(now raft.Instant) (raft.Instant, bool) {
 	if r.dead == nil && now >= r.core.Deadline() {
 		r.core.Tick(now)
 	}
+	r.demote()
 	for _, p := range in.proposals {
 		r.propose(now, p)
 	}
@@ -713,6 +714,15 @@ func (r *Replica) setErr(err error) {
 	if v.Err == nil {
 		v.Err = err
 		r.view.Store(&v)
+	}
+}
+
+// demote tells at once that this member leads no more: before anybody is refused for it, and before the new term is on disk, which may take a while. Who
+// was refused would otherwise ask who leads, and be sent here again.
+func (r *Replica) demote() {
+	if v := r.view.Load(); v.Role == raft.Leader && r.core.Role() != raft.Leader {
+		r.view.Store(&View{Role: r.core.Role(), Term: v.Term, Err: v.Err})
+		r.notify()
 	}
 }
 
