@@ -102,10 +102,10 @@ func (r *request) body() []byte       { return r.frame.Body }
 func (r *request) fields() *mq.Fields { return mq.FieldsOf(r.frame.Ext) }
 func (r *request) oneWay() bool       { return r.frame.IsOneWay() }
 
-// stores tells whether the request puts messages into the log.
+// stores tells whether the request puts messages into the log, so that a broker that cannot tell whether it has done so must not get it twice.
 func (r *request) stores() bool {
 	switch r.frame.Code {
-	case mq.CodeSend, mq.CodeSendV2, mq.CodeSendBatch, mq.CodeSendReply, mq.CodeSendReplyV2, mq.CodeSendBack:
+	case mq.CodeSend, mq.CodeSendV2, mq.CodeSendBatch, mq.CodeSendReply, mq.CodeSendReplyV2, mq.CodeSendBack, mq.CodeEndTransaction:
 		return true
 	}
 	return false
