@@ -295,6 +295,9 @@ func (b *Broker) shut() error {
 	if b.replicas != nil {
 		errs = append(errs, b.replicas.Close())
 	}
+	if b.names.client != nil {
+		errs = append(errs, b.names.client.Close())
+	}
 	b.mu.Lock()
 	b.ending = true
 	b.mu.Unlock()

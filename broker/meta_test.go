@@ -3,6 +3,7 @@ package broker
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"dledger/internal/mq"
 	"dledger/internal/remoting"
+	"dledger/internal/vfs"
 )
 
 // TestFloodOfChangesIsCarriedOut: more than the log takes at once, and one among them that it never takes, which harms no other.
@@ -173,5 +175,31 @@ func TestSavedStateIsNotInTheMiddleOfAFullCopy(t *testing.T) {
 				c.T.Errorf("saved behind %d of %d parts at %d: the rest tells of no topic", parts, len(recs), again.state.Pos)
 			}
 		}
+	})
+}
+
+// TestOpenThatFailsLeavesNothing: no goroutine, no port and no lock; the cluster looks.
+func TestOpenThatFailsLeavesNothing(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		n := c.leader()
+		b := c.brokers[n]
+		if err := b.Close(); err != nil {
+			c.T.Fatal(err)
+		}
+		name := filepath.Join(b.configDir(), fileState)
+		good, err := vfs.ReadFile(b.meta.fs(), name)
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		if err := vfs.Replace(b.meta.fs(), name, []byte("{")); err != nil {
+			c.T.Fatal(err)
+		}
+		if _, err := Open(b.cfg); err == nil || !strings.Contains(err.Error(), fileState) {
+			c.T.Fatalf("opened: %v", err)
+		}
+		if err := vfs.Replace(b.meta.fs(), name, good); err != nil {
+			c.T.Fatal(err)
+		}
+		c.open(n)
 	})
 }
