@@ -628,7 +628,6 @@ type records struct {
 	mu  sync.Mutex
 	r   *rig
 	got []int64
-	del map[string]bool
 }
 
 func (k *records) apply(pos int64, m *mq.Message) error {
