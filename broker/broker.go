@@ -141,7 +141,7 @@ func (b *Broker) open() (err error) {
 		return err
 	}
 	b.store, err = msgstore.Open(msgstore.Config{Ledger: b.ledger, Dir: b.cfg.Log.Dir, StoreHost: b.host, MetaTopic: b.meta.topic,
-		MetaFrom: b.meta.state.Pos, Meta: b.meta.apply, LeaderRecord: b.meta.leaderMessage, Arrived: b.arrived, Promoted: b.becameReady, DelayLevels: b.levels, Floor: b.meta.floor,
+		MetaFrom: b.meta.state.Pos, Meta: b.meta.apply, LeaderRecord: b.meta.leaderMessage, Arrived: b.arrived, Promoted: b.becameReady, DelayLevels: b.levels, QueueFileUnits: b.cfg.QueueFileUnits, Floor: b.meta.floor,
 		Logger: b.log, FS: b.cfg.Log.FS})
 	if err != nil {
 		return err

@@ -59,6 +59,7 @@ type Config struct {
 	PullHeldMax        int           // long polls held at once
 	ConnsMax           int
 	DelayLevels        string // messageDelayLevel
+	QueueFileUnits     int    // mappedFileSizeConsumeQueue, in units of 20 bytes: a Java broker that takes over the directory does not start on files of another size
 	TransactionTimeout time.Duration
 	TransactionChecks  int
 	TransactionEvery   time.Duration // transactionCheckInterval
@@ -265,7 +266,15 @@ var keys = map[string]key{
 		return nil
 	},
 	"mappedFileSizeCommitLog": logKey("mappedFileSizeForEntryData"),
-	"deleteWhen":              logKey("deleteWhen"),
+	"mappedFileSizeConsumeQueue": func(c *Config, v string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 20 || n > 1<<30 {
+			return fmt.Errorf("%q is no size of a file from 20 to %d", v, 1<<30)
+		}
+		c.QueueFileUnits = (n + 19) / 20
+		return nil
+	},
+	"deleteWhen": logKey("deleteWhen"),
 	"fileReservedTime": func(c *Config, v string) error {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < 0 || n > 1<<20 {
