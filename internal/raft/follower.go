@@ -51,8 +51,12 @@ func (c *Core) compareAt(m *Message, end Index, xTerm Term, xIndex Index) {
 }
 
 // grant answers a push that entry i concludes, once i is durable here. From then on the leader may count it.
-func (c *Core) grant(m *Message, i Index) {
+func (c *Core) grant(m *Message, i Index) { c.grantEnd(m, i, c.log.last) }
+
+// grantEnd is grant, with end for the end of this log.
+func (c *Core) grantEnd(m *Message, i, end Index) {
 	a := c.answerTo(m, Message{Term: c.term, XTerm: -1, XIndex: -1})
+	a.End = end
 	if i <= c.durable || plantedAckBeforeSync {
 		c.send(a)
 		return
@@ -102,6 +106,12 @@ func (c *Core) onCompare(m *Message) {
 		c.commitTo(m)
 		if at := c.above(m); at > m.Index {
 			c.compareAt(m, at, -1, -1)
+			return
+		}
+		if p := c.progress(m.Leader); c.cfg.Compat == Compat03 && m.Index < c.commit && p != nil && !p.ours {
+			// A Java 0.3 leader would have everything behind the match cut, and would ask for it for ever, since what is committed stays. From a
+			// follower that ends there it goes on with its next entry; those that are here already are taken for received.
+			c.grantEnd(m, m.Index, m.Index)
 			return
 		}
 		c.grant(m, m.Index)

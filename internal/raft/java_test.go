@@ -425,6 +425,7 @@ func (j *javaMember) push(m *Message) {
 	case j.role != Follower:
 		j.answer(m, Message{Status: StatusNotFollower})
 		return
+	case m.Type == MsgCompare && j.g.config.Compat == Compat03: // of whatever term: 0.3 compares entries alone
 	case m.Term != d.term || m.Leader != j.leader:
 		j.answer(m, refuse)
 		return
