@@ -289,6 +289,47 @@ func (s *Store) Pos(i raft.Index) (pos int64, size int, err error) {
 	return m.pos, int(m.end - m.pos), err
 }
 
+// provenMark is mark for who is going to write behind entry i: the entry lies there, which an index record alone does not prove. A wrong record is mended.
+func (s *Store) provenMark(i raft.Index) (mark, error) {
+	for try := 0; ; try++ {
+		m, err := s.mark(i)
+		if err == nil {
+			err = s.prove(m)
+		}
+		var de *DamageError
+		if try > 0 || !errors.As(err, &de) || errors.Is(err, ErrDamaged) {
+			return m, err
+		}
+		s.careMu.Lock()
+		_, _, failed := s.examine(s.soundBefore(i), i, 1<<62)
+		s.careMu.Unlock()
+		if failed != nil {
+			return m, errors.Join(err, failed)
+		}
+		s.mu.RLock()
+		h, damaged := s.holeAt(i)
+		s.mu.RUnlock()
+		if damaged && h.hi == i+1 { // the entry itself is damaged too; where it ends is known, and others may give it
+			term, err := s.Term(i)
+			return mark{index: i, term: term, pos: h.pos, end: h.end}, err
+		}
+	}
+}
+
+// prove reads the entry that should be at m.
+func (s *Store) prove(m mark) error {
+	s.mu.RLock()
+	_, r, cached := s.cache.locate(m.index)
+	none := m.index == s.first-1
+	s.mu.RUnlock()
+	if none || cached && r.pos == m.pos {
+		return nil
+	}
+	size := int32(m.end - m.pos)
+	_, err := s.readEntries([]entry.Record{{Pos: m.pos, Size: size, Index: m.index, Term: m.term}}, int(size))
+	return err
+}
+
 // mark gives the place of entry i, or of the one before the first.
 func (s *Store) mark(i raft.Index) (mark, error) {
 	for {

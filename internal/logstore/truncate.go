@@ -29,7 +29,7 @@ func (s *Store) Truncate(last raft.Index) error {
 	case last < commit:
 		return fmt.Errorf("%w: truncate to %d, commit is %d", ErrCommitted, last, commit)
 	}
-	keep, err := s.mark(last)
+	keep, err := s.provenMark(last)
 	if err != nil {
 		return err
 	}

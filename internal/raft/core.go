@@ -293,10 +293,10 @@ func (c *Core) Transferring() bool { return c.role == Leader && c.transfer.to !=
 func (c *Core) Abstaining() bool { return c.missing() || c.log.lastTerm() == UnknownTerm }
 
 // missing tells whether others may count on this node for something that it does not have.
-func (c *Core) missing() bool { return c.abstain >= 0 || !c.Joined() }
+func (c *Core) missing() bool { return c.abstain >= 0 || c.behind || c.unmet != nil }
 
 // Joined tells that nothing is left of what Initial.Behind and Initial.New say.
-func (c *Core) Joined() bool { return !c.behind && c.unmet == nil }
+func (c *Core) Joined() bool { return !c.behind && c.unmet == nil && !c.lapsed }
 
 // PeerStatus is the leader's view of one other member.
 type PeerStatus struct {

@@ -88,6 +88,9 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 	if t > c.term || c.vote == "" {
 		c.setTerm(t, leader)
 	}
+	if c.lapsed { // it gave up waiting for the election of a leader, and not its debt: now there is one who has all that is left
+		c.behind = true
+	}
 	c.led, c.lapsed, c.goal = leader, false, noMatch
 	if c.unmet != nil {
 		c.unmet, c.behind = nil, true // who has a leader has a past
