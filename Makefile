@@ -1,6 +1,7 @@
 # Everything runs with the Go toolchain and a C compiler (for the race detector) alone; interop wants a JDK and Maven too.
 GO ?= go
 FUZZTIME ?= 5s
+MQTESTS ?= .
 
 modules := . bench tools interop/mq
 # Tests that start no other program. The rest, with the Java originals and stock RocketMQ clients, is `make interop interop-mq`.
@@ -51,7 +52,7 @@ interop:
 
 # interop-mq is stock RocketMQ clients and tools against our name server and brokers.
 interop-mq:
-	cd interop/mq && $(GO) test -count=1 -timeout 15m ./...
+	cd interop/mq && $(GO) test -count=1 -timeout 15m -run '$(MQTESTS)' ./...
 
 # planted breaks one rule of the product at a time and asks whether the simulation notices. Some minutes.
 planted:
