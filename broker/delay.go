@@ -140,7 +140,7 @@ func (d *delays) turn(ctx context.Context, i int) (time.Time, error) {
 			break
 		}
 		n++
-		real, ok := undelayed(&m)
+		real, ok := restored(&m)
 		if !ok {
 			d.b.log.Error("a delayed message names no topic; it is dropped", "level", i+1, "offset", m.QueueOffset)
 			continue
@@ -158,7 +158,7 @@ func (d *delays) turn(ctx context.Context, i int) (time.Time, error) {
 		batch = append(batch, real)
 	}
 	if len(batch) > 0 {
-		if err := d.deliver(ctx, batch); err != nil {
+		if err := d.b.keepOrDrop(ctx, batch, "a delayed message cannot be stored in its topic; it is dropped"); err != nil {
 			return now, err
 		}
 	}
@@ -169,22 +169,6 @@ func (d *delays) turn(ctx context.Context, i int) (time.Time, error) {
 	return later, nil
 }
 
-// deliver stores messages, and passes over those that cannot be.
-func (d *delays) deliver(ctx context.Context, batch []*mq.Message) error {
-	err := d.b.keepFor(ctx, batch)
-	if !errors.Is(err, errDropped) {
-		return err
-	}
-	for _, m := range batch {
-		if err := d.b.keepFor(ctx, []*mq.Message{m}); errors.Is(err, errDropped) {
-			d.b.log.Error("a delayed message cannot be stored in its topic; it is dropped", "topic", m.Topic, "error", err)
-		} else if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // due is when a message has waited long enough: by the clock of the leader that stored it, but never longer than its delay from now on.
 func (d *delays) due(i int, m *mq.Message) time.Time {
 	at := time.UnixMilli(m.StoreTime).Add(d.b.levels[i])
@@ -193,9 +177,6 @@ func (d *delays) due(i int, m *mq.Message) time.Time {
 	}
 	return at
 }
-
-// undelayed is a delayed message as consumers get it. They see how it was delayed, as with the original.
-func undelayed(m *mq.Message) (*mq.Message, bool) { return restored(m) }
 
 // delayOffsets gives the offset of the first message of each level, from 1, that was not delivered, as the log tells; the leader may be some seconds further.
 func (b *Broker) delayOffsets() map[int]int64 {

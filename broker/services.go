@@ -84,6 +84,22 @@ func (b *Broker) keepFor(ctx context.Context, msgs []*mq.Message) error {
 	}
 }
 
+// keepOrDrop is keepFor for messages that may be stored one by one: it passes over those that the log will never take, and says so in the log.
+func (b *Broker) keepOrDrop(ctx context.Context, batch []*mq.Message, dropped string) error {
+	err := b.keepFor(ctx, batch)
+	if !errors.Is(err, errDropped) {
+		return err
+	}
+	for _, m := range batch {
+		if err := b.keepFor(ctx, []*mq.Message{m}); errors.Is(err, errDropped) {
+			b.log.Error(dropped, "topic", m.Topic, "error", err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // barrier returns when all that this leader has given to the log is committed and dispatched.
 func (b *Broker) barrier(ctx context.Context) error {
 	for {
@@ -145,7 +161,8 @@ func (b *Broker) delivered(topic, uniq string, source *mq.Message) (bool, error)
 	return false, nil
 }
 
-// restored is the message that one of a system topic stands for, with its real topic and queue; false if it names none.
+// restored is the message that one of a system topic stands for, with its real topic and queue; false if it names none. Its
+// other properties stay: consumers see how it was delayed, as with the original.
 func restored(m *mq.Message) (*mq.Message, bool) {
 	topic := m.Prop(mq.PropRealTopic)
 	var queue int32

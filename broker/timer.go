@@ -208,7 +208,7 @@ func (t *timers) deliver(ctx context.Context) error {
 			offsets = append(offsets, w.offset)
 		}
 		if len(batch) > 0 {
-			if err := t.store(ctx, batch); err != nil {
+			if err := t.b.keepOrDrop(ctx, batch, "a timer message cannot be stored in its topic; it is dropped"); err != nil {
 				return err
 			}
 		}
@@ -223,22 +223,6 @@ func (t *timers) deliver(ctx context.Context) error {
 	for key, due := range t.taken {
 		if due+timerPrecision < now && t.read == t.b.store.MaxOffset(mq.TopicTimer, 0) {
 			delete(t.taken, key)
-		}
-	}
-	return nil
-}
-
-// store stores messages, and passes over those that cannot be.
-func (t *timers) store(ctx context.Context, batch []*mq.Message) error {
-	err := t.b.keepFor(ctx, batch)
-	if !errors.Is(err, errDropped) {
-		return err
-	}
-	for _, m := range batch {
-		if err := t.b.keepFor(ctx, []*mq.Message{m}); errors.Is(err, errDropped) {
-			t.b.log.Error("a timer message cannot be stored in its topic; it is dropped", "topic", m.Topic, "error", err)
-		} else if err != nil {
-			return err
 		}
 	}
 	return nil
