@@ -458,21 +458,31 @@ func (r *recovery) checkPositions() bool {
 // indexFixer compares index records with what the data files say, a stretch at a time, and rewrites those that differ.
 type indexFixer struct {
 	*Store
-	want, have []byte
-	from       raft.Index // of the first record in want
+	stretch
 }
 
 func (x *indexFixer) add(r entry.Record) error {
+	if !x.gather(r, x.index.size) {
+		return nil
+	}
+	return x.flush()
+}
+
+// stretch is index records, one after the other, as they should be, and as they are.
+type stretch struct {
+	from       raft.Index // of the first record in want
+	want, have []byte
+}
+
+// gather adds a record, and tells whether it is time to compare: the stretch is long, or the next record lies in another file of size bytes.
+func (x *stretch) gather(r entry.Record, size int64) bool {
 	if len(x.want) == 0 {
 		x.from = r.Index
 	}
 	n := len(x.want)
 	x.want = append(x.want, make([]byte, entry.IndexSize)...)
 	entry.PutRecord(x.want[n:], r)
-	if len(x.want) < 1024*entry.IndexSize && int64(r.Index+1)*entry.IndexSize%x.index.size != 0 {
-		return nil
-	}
-	return x.flush()
+	return len(x.want) >= 1024*entry.IndexSize || int64(r.Index+1)*entry.IndexSize%size == 0
 }
 
 func (x *indexFixer) flush() error {

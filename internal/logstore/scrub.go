@@ -252,20 +252,13 @@ func (s *Store) fillBlank(pos, end int64, cause error) error {
 
 // recordFixer compares index records with the entries they belong to, a stretch at a time, and rewrites those that differ.
 type recordFixer struct {
-	s          *Store
-	gen        uint64
-	from       raft.Index
-	want, have []byte
+	s   *Store
+	gen uint64
+	stretch
 }
 
 func (x *recordFixer) add(r entry.Record) error {
-	if len(x.want) == 0 {
-		x.from = r.Index
-	}
-	n := len(x.want)
-	x.want = append(x.want, make([]byte, entry.IndexSize)...)
-	entry.PutRecord(x.want[n:], r)
-	if len(x.want) < 1024*entry.IndexSize && int64(r.Index+1)*entry.IndexSize%x.s.index.size != 0 {
+	if !x.gather(r, x.s.index.size) {
 		return nil
 	}
 	return x.flush()
