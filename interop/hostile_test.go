@@ -28,9 +28,12 @@ type attack struct {
 // frameOf is a whole frame with a JSON header.
 func frameOf(code, opaque int, body string) []byte {
 	header := fmt.Sprintf(`{"code":%d,"flag":0,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":0}`, code, opaque)
-	b := bigendian.BigEndian.AppendUint32(nil, uint32(4+len(header)+len(body)))
-	b = bigendian.BigEndian.AppendUint32(b, uint32(len(header)))
-	return append(append(b, header...), body...)
+	return join(header, body)
+}
+
+// join makes a frame of a JSON header and a body.
+func join(header, body string) []byte {
+	return slices.Concat(word(uint32(4+len(header)+len(body))), word(uint32(len(header))), []byte(header), []byte(body))
 }
 
 // send writes bytes on a connection of their own and reads until the other side has had enough, or for a moment.
@@ -98,7 +101,7 @@ func attacks(r *rand.Rand, whole []byte, strangers ...[]byte) []attack {
 			return send(ctx, a, slices.Concat(word(100), word(7<<24|50), make([]byte, 200)))
 		}},
 		{"deep JSON in the header", func(ctx context.Context, a string) error {
-			return send(ctx, a, slices.Concat(word(uint32(4+len(deep))), word(uint32(len(deep))), []byte(deep)))
+			return send(ctx, a, join(deep, ""))
 		}},
 		{"deep JSON in the body", func(ctx context.Context, a string) error { return send(ctx, a, frameOf(50001, 1, deep)) }},
 		{"a request cut at each byte", func(ctx context.Context, a string) error {
@@ -250,9 +253,7 @@ func extFrame(code int, fields map[string]string, body string) []byte {
 		panic(err) // strings
 	}
 	header := fmt.Sprintf(`{"code":%d,"extFields":%s,"flag":0,"language":"JAVA","opaque":7,"version":479}`, code, ext)
-	b := bigendian.BigEndian.AppendUint32(nil, uint32(4+len(header)+len(body)))
-	b = bigendian.BigEndian.AppendUint32(b, uint32(len(header)))
-	return append(append(b, header...), body...)
+	return join(header, body)
 }
 
 // The same for the ports of name server and broker, in one process that holds both.
