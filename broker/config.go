@@ -98,6 +98,9 @@ func NewConfig() Config {
 	}
 }
 
+// loader takes references to other keys, ${x}, as they stand, as the original does.
+var loader = properties.Loader{Encoding: properties.UTF8, DisableExpansion: true}
+
 // ReadConfig reads a broker.conf of the original.
 func ReadConfig(name string) (Config, error) {
 	text, err := os.ReadFile(name)
@@ -115,8 +118,7 @@ func ReadConfig(name string) (Config, error) {
 func ParseConfig(text string) (Config, error) {
 	c := NewConfig()
 	c.loaded = true
-	load := properties.Loader{Encoding: properties.UTF8, DisableExpansion: true}
-	p, err := load.LoadBytes([]byte(text))
+	p, err := loader.LoadBytes([]byte(text))
 	if err != nil {
 		return c, err
 	}
@@ -162,8 +164,7 @@ func (c *Config) Set(key, value string) error {
 }
 
 func (c *Config) setFile(name string) error {
-	load := properties.Loader{Encoding: properties.UTF8, DisableExpansion: true}
-	p, err := load.LoadFile(name)
+	p, err := loader.LoadFile(name)
 	if err != nil {
 		return fmt.Errorf("tls.config.file: %w", err)
 	}
