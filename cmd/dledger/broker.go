@@ -92,11 +92,7 @@ func (o *brokerFlags) config() (broker.Config, error) {
 }
 
 func (o *brokerFlags) run(cmd *cobra.Command) (err error) {
-	level, err := parseLevel(o.logLevel)
-	if err != nil {
-		return err
-	}
-	log, err := newLog(cmd.ErrOrStderr(), level, o.logFormat)
+	log, err := newLog(cmd.ErrOrStderr(), o.logLevel, o.logFormat)
 	if err != nil {
 		return err
 	}

@@ -46,11 +46,7 @@ Called by the name mqnamesrv the program is this command.`,
   dledger namesrv -c namesrv.conf`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			level, err := parseLevel(logLevel)
-			if err != nil {
-				return err
-			}
-			log, err := newLog(cmd.ErrOrStderr(), level, logFormat)
+			log, err := newLog(cmd.ErrOrStderr(), logLevel, logFormat)
 			if err != nil {
 				return err
 			}

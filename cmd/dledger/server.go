@@ -54,11 +54,7 @@ port. --set applies to each of them, the other flags that set a key cannot be us
   dledger server -c groups.yaml --metrics 127.0.0.1:9100`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			level, err := parseLevel(o.logLevel)
-			if err != nil {
-				return err
-			}
-			log, err := newLog(cmd.ErrOrStderr(), level, o.logFormat)
+			log, err := newLog(cmd.ErrOrStderr(), o.logLevel, o.logFormat)
 			if err != nil {
 				return err
 			}
@@ -100,8 +96,12 @@ func parseLevel(s string) (slog.Leveler, error) {
 	return level, nil
 }
 
-func newLog(w io.Writer, level slog.Leveler, format string) (*slog.Logger, error) {
-	options := &slog.HandlerOptions{Level: level}
+func newLog(w io.Writer, level, format string) (*slog.Logger, error) {
+	least, err := parseLevel(level)
+	if err != nil {
+		return nil, err
+	}
+	options := &slog.HandlerOptions{Level: least}
 	switch format {
 	case "text":
 		return slog.New(slog.NewTextHandler(w, options)), nil
