@@ -21,6 +21,7 @@ import (
 	_ "dledger"        // what is tested runs in processes of its own; without these imports a cached
 	_ "dledger/client" // success would count for a program that has changed
 	"dledger/interop/harness"
+	"dledger/interop/jvm"
 	"dledger/interop/original"
 )
 
@@ -89,7 +90,7 @@ func ours(t *testing.T) harness.Kind {
 func java(t *testing.T, g original.Generation) harness.Kind {
 	t.Helper()
 	kit, err := original.Fetch(within(t, 5*time.Minute), g)
-	if errors.Is(err, original.ErrUnavailable) && os.Getenv("CI") != "true" {
+	if errors.Is(err, jvm.ErrUnavailable) && os.Getenv("CI") != "true" {
 		t.Skip(err)
 	}
 	if err != nil {

@@ -30,6 +30,7 @@ import (
 
 	"github.com/apache/rocketmq-client-go/v2/rlog"
 
+	"dledger/interop/jvm"
 	"dledger/interop/mq/cluster"
 	"dledger/interop/mq/stock"
 )
@@ -98,7 +99,7 @@ func program(t *testing.T) string {
 func fetched(t *testing.T, r stock.Release) *stock.Kit {
 	t.Helper()
 	kit, err := stock.Fetch(within(t, 8*time.Minute), r)
-	if errors.Is(err, stock.ErrUnavailable) && os.Getenv("CI") != "true" {
+	if errors.Is(err, jvm.ErrUnavailable) && os.Getenv("CI") != "true" {
 		t.Skip(err)
 	}
 	must(t, err)

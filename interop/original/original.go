@@ -8,12 +8,12 @@ import (
 	"context"
 	"crypto/sha256"
 	_ "embed"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
+
+	"dledger/interop/jvm"
 )
 
 //go:embed pom.xml
@@ -44,9 +44,6 @@ func (g Generation) Version() string {
 	return "0.4.0"
 }
 
-// ErrUnavailable says that this machine has no JDK or no Maven.
-var ErrUnavailable = errors.New("the Java original cannot be run here")
-
 // Kit is one generation, ready to run.
 type Kit struct {
 	Gen       Generation
@@ -66,75 +63,38 @@ var opens = []string{
 var Lean = []string{"-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"}
 
 // Fetch brings generation g onto this machine and compiles the drivers against it, once per content of this package: the
-// result is kept in the user's cache directory, where parallel callers may race harmlessly. The error wraps ErrUnavailable if
+// result is kept in the user's cache directory, where parallel callers may race harmlessly. The error wraps jvm.ErrUnavailable if
 // there is no JDK or Maven.
 func Fetch(ctx context.Context, g Generation) (*Kit, error) {
-	tools := map[string]string{"java": "", "javac": "", "mvn": ""}
-	for name := range tools {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
-		}
-		tools[name] = path
-	}
-	cache, err := os.UserCacheDir()
+	tools, err := jvm.Find()
 	if err != nil {
-		return nil, fmt.Errorf("find the user's cache directory: %w", err)
+		return nil, err
 	}
 	key := sha256.Sum256(bytes.Join([][]byte{pom, nodeSource, clientSource, batchSource, []byte(g.Version())}, []byte{0}))
-	home := filepath.Join(cache, "dledger-interop", fmt.Sprintf("%s-%x", g.Version(), key[:8]))
-	if _, err := os.Stat(home); errors.Is(err, os.ErrNotExist) {
-		if err := build(ctx, tools, g, home); err != nil {
-			return nil, err
-		}
-	} else if err != nil {
-		return nil, fmt.Errorf("look for the fetched original: %w", err)
+	home := filepath.Join(tools.Cache, "dledger-interop", fmt.Sprintf("%s-%x", g.Version(), key[:8]))
+	if err := jvm.Once(home, func(tmp string) error { return build(ctx, tools, g, tmp) }); err != nil {
+		return nil, err
 	}
 	return &Kit{
 		Gen:       g,
-		java:      tools["java"],
+		java:      tools.Java,
 		classPath: filepath.Join(home, "classes") + string(os.PathListSeparator) + filepath.Join(home, "lib", "*"),
 	}, nil
 }
 
-// build fills a directory beside home and renames it, so that home is whole or absent.
-func build(ctx context.Context, tools map[string]string, g Generation, home string) error {
-	if err := os.MkdirAll(filepath.Dir(home), 0o755); err != nil {
-		return fmt.Errorf("make the cache of originals: %w", err)
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(home), "fetch-")
-	if err != nil {
-		return fmt.Errorf("make the cache of originals: %w", err)
-	}
-	defer os.RemoveAll(tmp) // fails only when already renamed, or leaves a stray directory in a cache
+// build fetches the original's archives into directory tmp and compiles the drivers there.
+func build(ctx context.Context, tools jvm.Tools, g Generation, tmp string) error {
 	for name, text := range map[string][]byte{"pom.xml": pom, "Node.java": nodeSource, "Client.java": clientSource, "Batch.java": batchSource} {
 		if err := os.WriteFile(filepath.Join(tmp, name), text, 0o644); err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
 		}
 	}
-	if err := run(ctx, tmp, tools["mvn"], "-q", "-B", "-Ddledger.version="+g.Version(), "dependency:copy-dependencies",
+	if err := jvm.Run(ctx, tmp, tools.Maven, "-q", "-B", "-Ddledger.version="+g.Version(), "dependency:copy-dependencies",
 		"-DincludeScope=runtime", "-DoutputDirectory="+filepath.Join(tmp, "lib")); err != nil {
 		return err
 	}
-	if err := run(ctx, tmp, tools["javac"], "-Xlint:all,-processing,-path", "-d", "classes",
-		"-cp", filepath.Join("lib", "*"), "Node.java", "Client.java", "Batch.java"); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, home); err != nil && !errors.Is(err, os.ErrExist) {
-		if _, gone := os.Stat(home); gone != nil {
-			return fmt.Errorf("publish the fetched original: %w", err)
-		}
-	}
-	return nil
-}
-
-func run(ctx context.Context, dir, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", filepath.Base(name), err, out)
-	}
-	return nil
+	return jvm.Run(ctx, tmp, tools.Javac, "-Xlint:all,-processing,-path", "-d", "classes",
+		"-cp", filepath.Join("lib", "*"), "Node.java", "Client.java", "Batch.java")
 }
 
 // Node is the argument list, program first, of a server with the given `KEY=VALUE` settings; see Node.java for what it prints.

@@ -8,11 +8,11 @@ import (
 	"context"
 	"crypto/sha256"
 	_ "embed"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+
+	"dledger/interop/jvm"
 )
 
 //go:embed servers.xml
@@ -34,9 +34,6 @@ const (
 	Servers Release = "5.3.3" // name server, broker, tools, and the client of the same release
 	Client4 Release = "4.9.8" // the client alone
 )
-
-// ErrUnavailable says that this machine has no JDK or no Maven.
-var ErrUnavailable = errors.New("stock RocketMQ cannot be run here")
 
 // Kit is one release, ready to run.
 type Kit struct {
@@ -62,37 +59,29 @@ func Options(heap int) []string {
 }
 
 // Fetch brings release r onto this machine and compiles the drivers against it, once per content of this package: the result is kept in
-// the user's cache directory, where parallel callers may race harmlessly. The error wraps ErrUnavailable if there is no JDK or Maven.
+// the user's cache directory, where parallel callers may race harmlessly. The error wraps jvm.ErrUnavailable if there is no JDK or Maven.
 func Fetch(ctx context.Context, r Release) (*Kit, error) {
-	tools := map[string]string{"java": "", "javac": "", "mvn": ""}
-	for name := range tools {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
-		}
-		tools[name] = path
-	}
-	cache, err := os.UserCacheDir()
+	tools, err := jvm.Find()
 	if err != nil {
-		return nil, fmt.Errorf("find the user's cache directory: %w", err)
+		return nil, err
 	}
 	pom, sources := serversPom, map[string][]byte{"Stock.java": stockSource, "Admin.java": adminSource}
 	if r == Client4 {
 		pom, sources = clientPom, map[string][]byte{"Stock.java": stockSource}
 	}
-	cache = filepath.Join(cache, "dledger-interop-mq")
+	cache := filepath.Join(tools.Cache, "dledger-interop-mq")
 	lib := filepath.Join(cache, fmt.Sprintf("lib-%s-%x", r, sum(pom)))
-	err = once(lib, func(tmp string) error {
+	err = jvm.Once(lib, func(tmp string) error {
 		if err := os.WriteFile(filepath.Join(tmp, "pom.xml"), pom, 0o644); err != nil {
 			return fmt.Errorf("write pom.xml: %w", err)
 		}
-		return run(ctx, tmp, tools["mvn"], "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+tmp)
+		return jvm.Run(ctx, tmp, tools.Maven, "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+tmp)
 	})
 	if err != nil {
 		return nil, err
 	}
 	classes := filepath.Join(cache, fmt.Sprintf("classes-%s-%x", r, sum(pom, stockSource, adminSource)))
-	err = once(classes, func(tmp string) error {
+	err = jvm.Once(classes, func(tmp string) error {
 		argv := []string{"-Xlint:all,-processing,-path,-deprecation,-serial,-classfile", "-d", ".", "-cp", filepath.Join(lib, "*")}
 		for name, text := range sources {
 			if err := os.WriteFile(filepath.Join(tmp, name), text, 0o644); err != nil {
@@ -100,52 +89,17 @@ func Fetch(ctx context.Context, r Release) (*Kit, error) {
 			}
 			argv = append(argv, name)
 		}
-		return run(ctx, tmp, tools["javac"], argv...)
+		return jvm.Run(ctx, tmp, tools.Javac, argv...)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Kit{Release: r, java: tools["java"], classPath: classes + string(os.PathListSeparator) + filepath.Join(lib, "*")}, nil
+	return &Kit{Release: r, java: tools.Java, classPath: classes + string(os.PathListSeparator) + filepath.Join(lib, "*")}, nil
 }
 
 func sum(parts ...[]byte) []byte {
 	h := sha256.Sum256(bytes.Join(parts, []byte{0}))
 	return h[:8]
-}
-
-// once fills a directory beside home and renames it, so that home is whole or absent.
-func once(home string, fill func(tmp string) error) error {
-	if _, err := os.Stat(home); err == nil {
-		return nil
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("look for fetched artifacts: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(home), 0o755); err != nil {
-		return fmt.Errorf("make the cache of artifacts: %w", err)
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(home), "fetch-")
-	if err != nil {
-		return fmt.Errorf("make the cache of artifacts: %w", err)
-	}
-	defer os.RemoveAll(tmp) // fails only when already renamed, or leaves a stray directory in a cache
-	if err := fill(tmp); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, home); err != nil {
-		if _, gone := os.Stat(home); gone != nil {
-			return fmt.Errorf("publish fetched artifacts: %w", err)
-		}
-	}
-	return nil
-}
-
-func run(ctx context.Context, dir, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", filepath.Base(name), err, out)
-	}
-	return nil
 }
 
 // NameServer is the argument list, program first, of the original's name server; home becomes the JVM's user.home, where it logs.
