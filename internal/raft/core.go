@@ -44,7 +44,7 @@ type Initial struct {
 	Vote     ID
 	First    Index // of the first entry; Last+1 if there is none
 	Last     Index // -1 or First-1 if there is none
-	PrevTerm Term  // of entry First-1; -1 for First 0, UnknownTerm if not known
+	PrevTerm Term  // of entry First-1; -1 for First 0, AtMost or UnknownTerm if not known
 	Runs     []Run
 	Commit   Index
 	// Abstain is the index up to which this node once held the log and no longer does (a lost tail), or -1. What it acknowledged may
@@ -372,12 +372,15 @@ const (
 
 // sane tells whether a request is of a known type and its numbers are such as a member may send.
 func (m *Message) sane() bool {
-	ok := m.Type >= MsgPreVote && m.Type <= MsgTransfer && m.Term <= maxTerm && m.Index >= -1 && m.Index <= maxIndex && m.LogTerm >= UnknownTerm
+	ok := m.Type >= MsgPreVote && m.Type <= MsgTransfer && m.Term <= maxTerm && m.Index >= -1 && m.Index <= maxIndex
+	if m.Type == MsgReset {
+		t := m.LogTerm.Ceiling()
+		return ok && t <= m.Term && (m.Index >= 0) == (t != -1)
+	}
+	ok = ok && m.LogTerm >= UnknownTerm
 	switch m.Type {
 	case MsgAppend:
 		return ok && m.sound()
-	case MsgReset:
-		return ok && m.LogTerm <= m.Term && (m.Index >= 0) == (m.LogTerm != -1)
 	case MsgTruncate:
 		return ok && m.LogTerm <= m.Term
 	}

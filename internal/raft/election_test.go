@@ -68,3 +68,40 @@ func TestStartTakesOneVoteInterval(t *testing.T) {
 		t.Errorf("the worst start took %v, want at most %v", time.Duration(worst), time.Duration(limit))
 	}
 }
+
+// A log that was started anew by a 0.3 leader, and whose first entry was then lost, is behind an entry of which nobody knows the term. It votes all the same, by the
+// highest term that this entry can have, and asks for votes with it.
+func TestVotesBehindAnUnknownTerm(t *testing.T) {
+	in := Initial{Term: 9, First: 44, Last: 43, PrevTerm: AtMost(6), Commit: 43, Abstain: -1}
+	config := defaults()
+	config.ID, config.Members, config.Compat = "n0", []ID{"n0", "n1", "n2"}, Compat03
+	config.Rand = func(n int64) int64 { return n / 2 }
+	for _, x := range []struct {
+		last Index
+		term Term
+		want VoteResult
+	}{
+		{58, 7, VoteAccept},
+		{20, 7, VoteAccept},
+		{43, 6, VoteAccept},
+		{42, 6, VoteSmallLedgerEndIndex},
+		{58, 5, VoteExpiredLedgerTerm},
+	} {
+		c := New(config, in, 0)
+		c.Step(ms, &Message{Type: MsgVote, From: "n1", To: "n0", Leader: "n1", Term: 10, Index: x.last, LogTerm: x.term, Ref: 1})
+		m := c.TakeReady(ms).Messages
+		if len(m) != 1 || m[0].Vote != x.want {
+			t.Errorf("candidate with entry %d of term %d: answer %+v, want %d", x.last, x.term, m, x.want)
+		}
+	}
+	c := New(config, in, 0)
+	c.Tick(c.Deadline())
+	for _, m := range c.TakeReady(c.Now()).Messages {
+		if m.Type != MsgPreVote || m.Index != 43 || m.LogTerm != 6 {
+			t.Errorf("asks for votes with %+v", m)
+		}
+	}
+	if c.campaign.phase != asking {
+		t.Error("does not ask for votes")
+	}
+}

@@ -142,7 +142,7 @@ func (c *Core) conflict(m *Message, i Index) {
 // holds tells whether entry i of term t is here. The term of the entry before the log may not be known; that entry is committed, so
 // the leader's word for it is taken.
 func (c *Core) holds(i Index, t Term) bool {
-	if i == c.log.first-1 && c.log.prevTerm == UnknownTerm && t >= 0 && (len(c.log.runs) == 0 || t <= c.log.runs[0].Term) {
+	if p := c.log.prevTerm; i == c.log.first-1 && p <= UnknownTerm && t >= 0 && (p == UnknownTerm || t <= p.Ceiling()) && (len(c.log.runs) == 0 || t <= c.log.runs[0].Term) {
 		c.log.prevTerm = t
 	}
 	return c.log.matches(i, t)
@@ -224,7 +224,7 @@ func (c *Core) onRestart(m *Message) {
 	case i-1 == same:
 		c.cut(same)
 	default:
-		c.restartBehind(i-1, UnknownTerm, m.Pos)
+		c.restartBehind(i-1, AtMost(m.LogTerm), m.Pos)
 	}
 	c.log.extend(i, m.LogTerm)
 	c.ready.Effects = append(c.ready.Effects, Effect{Kind: EffectAppend, First: i, Last: i, Payload: m.Payload})

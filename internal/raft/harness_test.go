@@ -456,7 +456,7 @@ func (n *node) append(first Index, add []entry) {
 	}
 	for _, e := range add {
 		i := d.last() + 1
-		o := origin{e.id, d.termOf(i - 1)}
+		o := origin{e.id, max(d.termOf(i-1), UnknownTerm)}
 		was, ok := n.g.facts.entries[place{i, e.term}]
 		if !ok {
 			n.g.facts.entries[place{i, e.term}] = o
@@ -757,7 +757,7 @@ func (n *node) checkMessage(m *Message) {
 	}
 	switch m.Type {
 	case MsgVote, MsgPreVote:
-		if asks := n.core.role == Candidate && n.core.campaign.phase == asking; asks && (m.Index != d.last() || m.LogTerm != d.termOf(d.last()) && d.termOf(d.last()) != UnknownTerm) {
+		if asks := n.core.role == Candidate && n.core.campaign.phase == asking; asks && (m.Index != d.last() || m.LogTerm != d.termOf(d.last()).Ceiling()) {
 			n.g.violate("%s: R6: a candidate says its last entry is %d/%d, it is %d/%d", n.id, m.Index, m.LogTerm, d.last(), d.termOf(d.last()))
 		}
 		if m.Type == MsgVote {

@@ -416,6 +416,9 @@ func (c *Core) probe(p *progress) {
 	m.First, m.Last = m.Index, m.Index
 	if m.Type == MsgReset {
 		m.First, m.Last = c.log.first, m.Index
+		if m.LogTerm == UnknownTerm {
+			m.LogTerm = AtMost(c.log.runs[0].Term)
+		}
 	}
 	p.waiting, p.sentAt = true, c.now
 	c.push(p, m)

@@ -6,19 +6,20 @@ import "sort"
 //
 //  1. entries first..last exist; first = last+1 means none do;
 //  2. runs cover first..last (see Run) and are empty exactly when no entry exists;
-//  3. prevTerm is the term of entry first-1: -1 for the very beginning, UnknownTerm when it was deleted and not noted.
+//  3. prevTerm is the term of entry first-1: -1 for the very beginning, UnknownTerm, or AtMost, when it was deleted and not noted.
 type shape struct {
 	first, last Index
 	prevTerm    Term
 	runs        []Run
 }
 
-// lastTerm is the term of the last entry, or of the one before the log when it is empty.
+// lastTerm is the term of the last entry, or of the one before the log when it is empty. Where that is AtMost(t), it is t: who asks for votes with it claims less
+// than entry first of term t, which has been here, and whatever was committed from first on is of term t or later.
 func (s *shape) lastTerm() Term {
 	if n := len(s.runs); n > 0 {
 		return s.runs[n-1].Term
 	}
-	return s.prevTerm
+	return s.prevTerm.Ceiling()
 }
 
 // run gives the position in runs of the run that holds i; i must exist.
@@ -34,7 +35,10 @@ func (s *shape) run(i Index) int {
 func (s *shape) term(i Index) (t Term, ok bool) {
 	switch {
 	case i == s.first-1:
-		return s.prevTerm, s.prevTerm != UnknownTerm
+		if s.prevTerm <= UnknownTerm {
+			return UnknownTerm, false
+		}
+		return s.prevTerm, true
 	case i < s.first || i > s.last:
 		return -1, false
 	}

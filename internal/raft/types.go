@@ -187,7 +187,7 @@ func (p Payload) Size() (n int) {
 //	MsgAppend                Leader, First, Last, Runs = terms of First..Last, Payload, Commit; Index, LogTerm = the entry
 //	                         before First, or LogTerm = UnknownTerm where the dialect does not carry it
 //	MsgCommit                Leader, Commit
-//	MsgReset                 Leader, Index, LogTerm = entry before the first kept one, Pos = byte position of the first kept one; a MsgTruncate with Payload has Pos too
+//	MsgReset                 Leader, Index, LogTerm = entry before the first kept one (or AtMost), Pos = byte position of the first kept one; a MsgTruncate with Payload has Pos too
 //	push answers             Status, Begin, End = the follower's log, XTerm, XIndex (term conflict in MsgCompareAnswer);
 //	                         Index, First, Last are those of the request
 //	MsgTransfer              Leader, Transferer, Transferee, Index = end index the transferee must hold
@@ -217,5 +217,17 @@ type Message struct {
 	Transferer, Transferee ID
 }
 
-// UnknownTerm as LogTerm of a MsgAppend: the sender's dialect does not carry the previous entry.
+// UnknownTerm as LogTerm of a MsgAppend: the sender's dialect does not carry the previous entry. As PrevTerm: nobody knows.
 const UnknownTerm Term = -2
+
+// AtMost stands for the term of an entry before a log of which only this is known: it is t or less, as the term of the entry behind it is t. It is less than
+// UnknownTerm, and stands in Initial.PrevTerm, Effect.Term, and LogTerm of a MsgReset only.
+func AtMost(t Term) Term { return UnknownTerm - 1 - t }
+
+// Ceiling gives the t of AtMost(t), and every other term as it is.
+func (t Term) Ceiling() Term {
+	if t < UnknownTerm {
+		return UnknownTerm - 1 - t
+	}
+	return t
+}

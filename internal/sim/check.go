@@ -130,7 +130,7 @@ func (k *checker) stored(n *node) {
 			break
 		}
 		prev, err := st.Term(lo - 1)
-		if err != nil {
+		if err != nil || prev < raft.UnknownTerm {
 			prev = raft.UnknownTerm
 		}
 		var whole []byte
@@ -191,7 +191,10 @@ func (k *checker) reset(n *node, next raft.Index, prev raft.Term) {
 		k.w.violate("R2: %s drops its log up to %d, committed are %d", n.id, next-1, len(k.committed)-1)
 		return
 	}
-	if next > 0 && prev != raft.UnknownTerm && k.committed[next-1].term != prev {
+	if next == 0 {
+		return
+	}
+	if was := k.committed[next-1].term; prev >= 0 && was != prev || prev < raft.UnknownTerm && was > prev.Ceiling() {
 		k.w.violate("R2: %s takes entry %d for one of term %d, committed was one of term %d", n.id, next-1, prev, k.committed[next-1].term)
 	}
 }
@@ -375,7 +378,7 @@ func (k *checker) sends(n *node, m *raft.Message) {
 		return
 	}
 	w := k.w
-	if m.Index != n.flushed.index || m.LogTerm != n.flushed.term && m.LogTerm != raft.UnknownTerm {
+	if m.Index != n.flushed.index || m.LogTerm != n.flushed.term.Ceiling() && m.LogTerm != raft.UnknownTerm {
 		w.violate("R6: %s asks for votes with entry %d of term %d as its last, stored is entry %d of term %d", n.id, m.Index, m.LogTerm, n.flushed.index, n.flushed.term)
 	}
 	if m.Type == raft.MsgPreVote {
@@ -398,7 +401,7 @@ func (k *checker) answers(n *node, m, a *raft.Message) {
 		k.voted(n, ballot{n.id, m.Term}, m.Leader)
 		// Where this turn has changed the log as well, nobody outside knows which came first.
 		t := n.flushed
-		if t == n.began && t.term != raft.UnknownTerm && (m.LogTerm < t.term || m.LogTerm == t.term && m.Index < t.index) {
+		if last := t.term.Ceiling(); t == n.began && last != raft.UnknownTerm && (m.LogTerm < last || m.LogTerm == last && m.Index < t.index) {
 			k.w.violate("R6: %s votes for %s, whose log ends at entry %d of term %d, its own at entry %d of term %d", n.id, m.Leader, m.Index, m.LogTerm, t.index, t.term)
 		}
 	}

@@ -229,10 +229,9 @@ const recovery = 10_000 * ms
 func (w *world) heal() {
 	r := stream(w.c.Seed, forCalm, 0)
 	order := r.Perm(len(w.nodes))
-	// Who lost its power while its log was being started anew, in a dialect that does not say behind which term, does not vote until it has
-	// caught up; nor does who lost its disk, or has lost its tail to damage.
+	// Who lost its disk, or has lost its tail to damage, does not vote until it has caught up.
 	lame := func(i int) int {
-		if w.nodes[i].flushed.term == raft.UnknownTerm || w.nodes[i].wanting() {
+		if w.nodes[i].wanting() {
 			return 1
 		}
 		return 0
