@@ -15,8 +15,10 @@ import (
 )
 
 // Compatibility: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46), and towards clients
-// NOTIFY_CONSUMER_IDS_CHANGED (40). Heartbeat V2 is not offered (the answer carries neither of its fields), so clients stay with V1. A
-// follower that is asked for the members of a group asks the leader.
+// NOTIFY_CONSUMER_IDS_CHANGED (40). A heartbeat with a fingerprint (V2) may leave its subscriptions out when they have not changed; the field IS_SUB_CHANGE
+// of the answer then asks for them where this replica does not hold them, or has taken others of the group since. The original compares one fingerprint
+// a group: it asks two clients for ever whose other groups differ, and never asks after a restart. A follower that is asked for the members of a group
+// asks the leader.
 
 // Life of what clients have said.
 const (
@@ -65,6 +67,8 @@ type member struct {
 	language string
 	version  int32
 	seen     time.Time
+	print    int32 // fingerprint of its last heartbeat with subscriptions; 0 = heartbeat V1, or none yet
+	changes  int64 // of its group's subscriptions, at that time
 }
 
 // consumers is one consumer group as its members describe it (ConsumerGroupInfo in the Java original).
@@ -74,6 +78,7 @@ type consumers struct {
 	model   mq.MessageModel
 	from    mq.ConsumeFrom
 	subs    map[string]*subscription // by topic
+	changes int64                    // of what subs come to
 	empty   time.Time                // since when it has no member
 }
 
@@ -232,10 +237,16 @@ func (b *Broker) heartbeat(r *request) {
 		return
 	}
 	var tell []string
+	wanted := h.Fingerprint == 0 // the subscriptions, with the next heartbeat
 	for i := range h.Consumers {
-		if b.clients.beat(r, h.ClientID, &h.Consumers[i]) {
+		changed, stale := b.clients.beat(r, &h, &h.Consumers[i])
+		if changed {
 			tell = append(tell, h.Consumers[i].GroupName)
 		}
+		wanted = wanted || stale
+	}
+	ok := func() {
+		r.answer(mq.Success, "", map[string]string{"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": boolText(wanted)})
 	}
 	for _, p := range h.Producers {
 		b.clients.produces(r, p.GroupName, h.ClientID)
@@ -245,14 +256,14 @@ func (b *Broker) heartbeat(r *request) {
 
 	// Groups that are new are made by the leader, which gets the same heartbeat; the client is answered once they are there.
 	if !b.gate.here() {
-		r.ok()
+		ok()
 		return
 	}
 	var left atomic.Int64
 	left.Store(int64(len(h.Consumers)) + 1)
 	done := func(error) { // a group that cannot be made is told of where it is used
 		if left.Add(-1) == 0 {
-			r.ok()
+			ok()
 		}
 	}
 	for _, g := range h.Consumers {
@@ -261,8 +272,9 @@ func (b *Broker) heartbeat(r *request) {
 	done(nil)
 }
 
-// beat notes a client's part in a consumer group; true: its members have to hear of a change.
-func (c *clients) beat(r *request, clientID string, d *mq.ConsumerData) (changed bool) {
+// beat notes a client's part in a consumer group. changed: its members have to hear of it; stale: the client has left its subscriptions out, and has to send
+// them.
+func (c *clients) beat(r *request, h *mq.Heartbeat, d *mq.ConsumerData) (changed, stale bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.consumers[d.GroupName]
@@ -271,13 +283,16 @@ func (c *clients) beat(r *request, clientID string, d *mq.ConsumerData) (changed
 		c.consumers[d.GroupName] = g
 	}
 	g.typ, g.model, g.from = d.ConsumeType, d.MessageModel, d.ConsumeFromWhere
-	m := g.members[clientID]
+	m := g.members[h.ClientID]
 	if m == nil {
-		m = &member{id: clientID}
-		g.members[clientID] = m
+		m = &member{id: h.ClientID}
+		g.members[h.ClientID] = m
 		changed = true
 	}
 	m.session, m.language, m.version, m.seen = r.session, r.frame.Language, r.frame.Version, time.Now()
+	if h.WithoutSub && h.Fingerprint != 0 {
+		return changed, m.print != h.Fingerprint || m.changes != g.changes
+	}
 
 	wanted := map[string]bool{}
 	for _, d := range d.Subscriptions {
@@ -287,15 +302,20 @@ func (c *clients) beat(r *request, clientID string, d *mq.ConsumerData) (changed
 			continue
 		}
 		changed = changed || old == nil
+		if old == nil || d.SubString != old.data.SubString || d.ExpressionType != old.data.ExpressionType {
+			g.changes++
+		}
 		g.subs[d.Topic] = c.b.subscribe(d)
 	}
 	for topic := range g.subs {
 		if !wanted[topic] {
 			delete(g.subs, topic)
+			g.changes++
 			changed = true
 		}
 	}
-	return changed
+	m.print, m.changes = h.Fingerprint, g.changes
+	return changed, false
 }
 
 // produces notes that a client produces for a group; id is "" when it has only sent a message so far. true: that, or more of it, is new.
