@@ -67,7 +67,7 @@ func (c *Core) becomeCandidate() {
 	if was != Candidate {
 		c.alone = c.now
 	}
-	c.role, c.leader, c.matched, c.differs = Candidate, "", noMatch, noDifference
+	c.role, c.leader = Candidate, ""
 	c.dropHeld(-1)
 	if was == Leader {
 		c.stopLeading()
@@ -78,9 +78,15 @@ func (c *Core) becomeCandidate() {
 
 // becomeFollower follows the leader of term t, which is at least the own term. If it has no vote in that term, the leader gets it:
 // so it is not forgotten over a restart that the term has its leader, and a member that lost its disk cannot collect a second one.
+//
+// What is known of that leader's log stays known where this node only missed it for a while: a late copy of its TRUNCATE must not cut
+// what was acknowledged to it since, nor a later comparison make a node that is behind believe that it has caught up.
 func (c *Core) becomeFollower(t Term, leader ID) {
 	was := c.role
-	c.role, c.leader, c.matched, c.differs, c.warned = Follower, leader, noMatch, noDifference, false
+	if t > c.term || leader != c.led {
+		c.matched, c.differs, c.goal = noMatch, noDifference, noMatch
+	}
+	c.role, c.leader, c.warned = Follower, leader, false
 	c.dropHeld(-1)
 	if was == Leader {
 		c.stopLeading()
@@ -91,7 +97,7 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 	if c.lapsed { // it gave up waiting for the election of a leader, and not its debt: now there is one who has all that is left
 		c.behind = true
 	}
-	c.led, c.lapsed, c.goal = leader, false, noMatch
+	c.led, c.lapsed = leader, false
 	if c.unmet != nil {
 		c.unmet, c.behind = nil, true // who has a leader has a past
 	}
