@@ -28,6 +28,12 @@ func adminRoutes() map[int32]route {
 		mq.CodeAllConsumerOffset:      {atLeader, false, (*Broker).allConsumerOffset},
 		mq.CodeAllDelayOffset:         {atLeader, false, (*Broker).allDelayOffsets},
 		mq.CodeResetOffset:            {atLeader, true, (*Broker).resetOffset},
+		mq.CodeSetRequestMode:         {atLeader, false, (*Broker).setRequestMode},
+		mq.CodeAllRequestMode:         {anywhere, false, (*Broker).allRequestModes},
+
+		mq.CodeResumeCheckHalf: {atLeader, true, (*Broker).resumeHalf},
+		mq.CodeTimerCheckPoint: {atLeader, false, (*Broker).timerCheckPoint},
+		mq.CodeTimerMetrics:    {atLeader, false, (*Broker).timerMetrics},
 
 		mq.CodeConsumerConnections: {anywhere, false, (*Broker).consumerConnections},
 		mq.CodeProducerConnections: {anywhere, false, (*Broker).producerConnections},

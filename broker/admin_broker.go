@@ -129,6 +129,7 @@ func (b *Broker) capacity() string {
 var settable = map[string]bool{
 	"brokerPermission": true, "autoCreateTopicEnable": true, "autoCreateSubscriptionGroup": true, "maxMessageSize": true, "rejectTransactionMessage": true, "enablePropertyFilter": true, "longPollingEnable": true, "shortPollingTimeMills": true,
 	"useServerSideResetOffset": true, "startAcceptSendRequestTimeStamp": true, "transactionTimeOut": true, "transactionCheckMax": true, "timerMaxDelaySec": true,
+	"recallMessageEnable": true, "allowRecallWhenBrokerNotWriteable": true, "serverLoadBalancerEnable": true,
 }
 
 // properties gives the configuration by the original's keys.

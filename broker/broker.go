@@ -53,6 +53,7 @@ type Broker struct {
 	levels  []time.Duration // of delayed messages
 
 	timersWaiting atomic.Int64
+	timerInfo     timerInfo
 	transactions  transactions
 
 	keys    *mq.UniqKeys

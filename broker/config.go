@@ -65,6 +65,9 @@ type Config struct {
 	TransactionEvery   time.Duration // transactionCheckInterval
 	TimerEnabled       bool
 	TimerMax           time.Duration // timerMaxDelaySec
+	Recall             bool          // recallMessageEnable: timer messages may be taken back
+	RecallReadOnly     bool          // allowRecallWhenBrokerNotWriteable
+	ServerBalance      bool          // serverLoadBalancerEnable: who asks what to consume gets a share, not everything
 
 	TLS remoting.TLSSettings // of clients, other replicas and name servers, by the original's tls.* keys; the log's own port has none
 
@@ -93,7 +96,7 @@ func NewConfig() Config {
 		PullHeldMax: 100000, ConnsMax: 50000,
 		DelayLevels:        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
 		TransactionTimeout: 6 * time.Second, TransactionChecks: 15, TransactionEvery: 30 * time.Second,
-		TimerEnabled: true, TimerMax: 3 * 24 * time.Hour,
+		TimerEnabled: true, TimerMax: 3 * 24 * time.Hour, RecallReadOnly: true, ServerBalance: true,
 		TLS: remoting.DefaultTLS(),
 	}
 }
@@ -319,6 +322,10 @@ var keys = map[string]key{
 	"transactionCheckInterval":        lasting(func(c *Config) *time.Duration { return &c.TransactionEvery }, time.Millisecond),
 	"timerWheelEnable":                truth(func(c *Config) *bool { return &c.TimerEnabled }),
 	"timerMaxDelaySec":                lasting(func(c *Config) *time.Duration { return &c.TimerMax }, time.Second),
+
+	"recallMessageEnable":               truth(func(c *Config) *bool { return &c.Recall }),
+	"allowRecallWhenBrokerNotWriteable": truth(func(c *Config) *bool { return &c.RecallReadOnly }),
+	"serverLoadBalancerEnable":          truth(func(c *Config) *bool { return &c.ServerBalance }),
 
 	// Ours.
 	"forwardWaitMs":          lasting(func(c *Config) *time.Duration { return &c.ForwardWait }, time.Millisecond),

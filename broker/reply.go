@@ -62,7 +62,7 @@ func (b *Broker) sendReply(r *request) {
 // keepReply stores a reply that its requester has. Whether that works no longer matters to the replier.
 func (b *Broker) keepReply(r *request, h *sendHeader, properties string) {
 	if !b.conf().StoreReplies {
-		r.sent(h.queue, 0, "", mq.PropGet(properties, mq.PropUniqKey))
+		r.sent(h.queue, 0, "", mq.PropGet(properties, mq.PropUniqKey), "")
 		return
 	}
 	props, uniq := b.stamped(properties)
@@ -70,9 +70,9 @@ func (b *Broker) keepReply(r *request, h *sendHeader, properties string) {
 		Body: r.body(), Properties: props}
 	b.store.Put([]*mq.Message{m}, func(res msgstore.PutResult) {
 		if res.Status != msgstore.PutOK {
-			r.sent(h.queue, 0, "", uniq)
+			r.sent(h.queue, 0, "", uniq, "")
 			return
 		}
-		r.sent(h.queue, res.QueueOffset, b.ids(res.Pos), uniq)
+		r.sent(h.queue, res.QueueOffset, b.ids(res.Pos), uniq, "")
 	})
 }

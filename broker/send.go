@@ -247,7 +247,8 @@ type kept struct {
 
 // put gives messages to the log and answers with where they are.
 func (b *Broker) put(r *request, msgs []*mq.Message, uniq string) {
-	b.putOnce(r, msgs, uniq, kept{func(queue int32, offset int64, ids string) { r.sent(queue, offset, ids, uniq) }, r.sendFailed})
+	handle := b.recallHandle(msgs[0], uniq)
+	b.putOnce(r, msgs, uniq, kept{func(queue int32, offset int64, ids string) { r.sent(queue, offset, ids, uniq, handle) }, r.sendFailed})
 }
 
 // putOnce gives messages to the log, unless an earlier attempt has.
@@ -293,12 +294,15 @@ func (b *Broker) ids(pos []int64) string {
 	return s.String()
 }
 
-// sent answers a send that succeeded.
-func (r *request) sent(queue int32, offset int64, ids, uniq string) {
+// sent answers a send that succeeded; handle is what a timer message is taken back by, "" for others.
+func (r *request) sent(queue int32, offset int64, ids, uniq, handle string) {
 	ext := map[string]string{"msgId": ids, "queueId": mq.Itoa(queue), "queueOffset": mq.Itoa(offset),
 		mq.PropMsgRegion: r.b.cfg.RegionID, mq.PropTraceOn: boolText(r.b.cfg.TraceOn)}
 	if uniq != "" {
 		ext["transactionId"] = uniq
+	}
+	if handle != "" {
+		ext["recallHandle"] = handle
 	}
 	r.answer(mq.Success, "", ext)
 }

@@ -61,6 +61,9 @@ func table() map[int32]route {
 		mq.CodeViewMessage:  {anywhere, true, (*Broker).viewMessage},
 
 		mq.CodeEndTransaction: {atLeader, true, (*Broker).endTransaction},
+		mq.CodeRecallMessage:  {atLeader, false, (*Broker).recall},
+
+		mq.CodeQueryAssignment: {anywhere, true, (*Broker).queryAssignment},
 
 		mq.CodeCreateTopic: {atLeader, true, (*Broker).createTopic},
 

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -100,6 +101,7 @@ type timers struct {
 	done    map[int64]bool
 	waiting timerHeap
 	taken   map[string]int64 // keys of messages that are taken back, and when those are due
+	unread  int64            // due time of the first that could not be read at the last look; math.MaxInt64 = none
 	saved   progress
 }
 
@@ -110,7 +112,8 @@ type timerProgress struct {
 
 // timed delivers until ctx ends.
 func (b *Broker) timed(ctx context.Context, _ dledger.Term) error {
-	t := &timers{b: b, done: map[int64]bool{}, taken: map[string]int64{}, saved: progress{b: b, name: serviceTimer}}
+	t := &timers{b: b, done: map[int64]bool{}, taken: map[string]int64{}, unread: math.MaxInt64, saved: progress{b: b, name: serviceTimer}}
+	b.timerInfo.begin()
 	defer b.timersWaiting.Store(0)
 	var p timerProgress
 	if err := t.saved.load(&p); err != nil {
@@ -126,6 +129,7 @@ func (b *Broker) timed(ctx context.Context, _ dledger.Term) error {
 			return ended(ctx, err)
 		}
 		b.timersWaiting.Store(int64(len(t.waiting)))
+		b.timerInfo.at(t.read, t.delivered(milliseconds(time.Now())))
 		t.saved.save(timerProgress{t.low})
 		until := time.Now().Add(progressEvery)
 		if len(t.waiting) > 0 {
@@ -169,6 +173,8 @@ func (t *timers) look() (more bool, err error) {
 		due += timerPrecision // the time was rounded down
 		if key := m.Prop(mq.PropTimerDelUniqKey); key != "" {
 			t.taken[strings.Clone(key)] = due
+		} else {
+			t.b.timerInfo.count(m.Prop(mq.PropRealTopic), 1)
 		}
 		heap.Push(&t.waiting, timer{act: min(due, m.StoreTime+timerRollAfter.Milliseconds()), due: due, offset: m.QueueOffset})
 	}
@@ -187,6 +193,7 @@ func (t *timers) finish(offset int64) {
 
 // deliver stores what is due in its real topic, and again among the timers what waits for long.
 func (t *timers) deliver(ctx context.Context) error {
+	t.unread = math.MaxInt64
 	for len(t.waiting) > 0 && ctx.Err() == nil {
 		now := milliseconds(time.Now())
 		var batch []*mq.Message
@@ -195,7 +202,7 @@ func (t *timers) deliver(ctx context.Context) error {
 			w := heap.Pop(&t.waiting).(timer)
 			m, err := t.replacement(w, now)
 			if errors.Is(err, errUnread) {
-				w.act = now + time.Second.Milliseconds()
+				w.act, t.unread = now+time.Second.Milliseconds(), min(t.unread, w.due)
 				heap.Push(&t.waiting, w)
 				continue
 			}
@@ -228,6 +235,15 @@ func (t *timers) deliver(ctx context.Context) error {
 	return nil
 }
 
+// delivered gives the time before which no message waits any more.
+func (t *timers) delivered(now int64) int64 {
+	first := t.unread
+	if len(t.waiting) > 0 {
+		first = min(first, t.waiting[0].due)
+	}
+	return min(now/timerPrecision*timerPrecision, first-timerPrecision)
+}
+
 // errUnread: a message cannot be read for now.
 var errUnread = errors.New("not readable for now")
 
@@ -245,7 +261,11 @@ func (t *timers) replacement(w timer, now int64) (*mq.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if mq.PropHas(m.Properties, mq.PropTimerDelUniqKey) && w.due <= now {
+	deletes := mq.PropHas(m.Properties, mq.PropTimerDelUniqKey)
+	if !deletes {
+		t.b.timerInfo.count(m.Prop(mq.PropRealTopic), -1)
+	}
+	if deletes && w.due <= now {
 		return nil, nil
 	}
 	if due, ok := t.taken[m.Prop(mq.PropRealTopic)+"_"+m.Prop(mq.PropUniqKey)]; ok && due == w.due {

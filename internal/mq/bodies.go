@@ -419,3 +419,36 @@ type HARuntimeInfo struct {
 	Master          bool     `json:"master"`
 	MaxOffset       int64    `json:"masterCommitLogMaxOffset"`
 }
+
+// QueryAssignment is the body of QUERY_ASSIGNMENT.
+type QueryAssignment struct {
+	ClientID string       `json:"clientId"`
+	Group    string       `json:"consumerGroup"`
+	Model    MessageModel `json:"messageModel"`
+	Strategy string       `json:"strategyName"`
+	Topic    string       `json:"topic"`
+}
+
+// Assignments is the answer to QUERY_ASSIGNMENT. Without a list the client keeps what it has, an empty one takes everything from it.
+type Assignments struct {
+	List *[]Assignment `json:"messageQueueAssignments,omitempty"`
+}
+
+// Assignment is a queue that a client is to consume, and how.
+type Assignment struct {
+	Queue MessageQueue `json:"messageQueue"`
+	Mode  string       `json:"mode"` // PULL or POP
+}
+
+// RequestMode is the body of SET_MESSAGE_REQUEST_MODE: how a group consumes a topic.
+type RequestMode struct {
+	Group string `json:"consumerGroup"`
+	Mode  string `json:"mode"`
+	Share int32  `json:"popShareQueueNum"`
+	Topic string `json:"topic"`
+}
+
+// RequestModes is the answer to GET_ALL_MESSAGE_REQUEST_MODE: topic → group → mode.
+type RequestModes struct {
+	Modes map[string]map[string]RequestMode `json:"messageRequestModeMap"`
+}

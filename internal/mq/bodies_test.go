@@ -65,6 +65,9 @@ func TestBodiesAreThoseOfTheOriginal(t *testing.T) {
 		{"brokerMemberGroup", &BrokerMembers{}},
 		{"producerConnection", &ProducerConnection{}},
 		{"groupList", &GroupList{}},
+		{"setMessageRequestMode", &RequestMode{}},
+		{"queryAssignmentRequest", &QueryAssignment{}},
+		{"queryAssignmentResponse", &Assignments{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			java := body(t, c.name)
