@@ -40,17 +40,18 @@ type Broker struct {
 	listeners []net.Listener
 	replicas  *remoting.Client // connections to the other replicas of this group
 
-	gate    gate
-	meta    *meta
-	offsets offsets
-	clients clients
-	polls   polls
-	names   registrar
-	java    java
-	settler settler
-	stats   stats
-	alarms  alarms
-	levels  []time.Duration // of delayed messages
+	gate      gate
+	meta      *meta
+	offsets   offsets
+	clients   clients
+	polls     polls
+	names     registrar
+	java      java
+	settler   settler
+	confirmer confirmer
+	stats     stats
+	alarms    alarms
+	levels    []time.Duration // of delayed messages
 
 	timersWaiting atomic.Int64
 	timerInfo     timerInfo

@@ -242,6 +242,11 @@ func (b *Broker) queryOffset(r *request) {
 		r.malformed(err)
 		return
 	}
+	b.surely(r, func() { b.tellOffset(r, group, topic, queue, zero) })
+}
+
+// tellOffset says how far a group is in a queue.
+func (b *Broker) tellOffset(r *request, group, topic string, queue int32, zero bool) {
 	key := offsetKey(topic, group)
 	if n, ok := b.meta.reset(key, queue); ok {
 		r.offset("offset", n)
@@ -290,22 +295,47 @@ func (b *Broker) queueOf(r *request, f *mq.Fields) (topic string, queue int32, o
 // maxOffset answers at the leader alone: a follower's queue may be behind what the client was already told.
 func (b *Broker) maxOffset(r *request) {
 	if topic, queue, ok := b.queueOf(r, r.fields()); ok {
-		r.offset("offset", b.store.MaxOffset(topic, queue))
+		b.surely(r, func() { r.offset("offset", b.store.MaxOffset(topic, queue)) })
 	}
 }
 
+// minOffset: where there is something, it is where this replica's log begins. That there was never anything, only the leader knows.
 func (b *Broker) minOffset(r *request) {
 	if topic, queue, ok := b.queueOf(r, r.fields()); ok {
-		r.offset("offset", b.store.MinOffset(topic, queue))
+		answer := func() { r.offset("offset", b.store.MinOffset(topic, queue)) }
+		if b.store.MaxOffset(topic, queue) > 0 {
+			answer()
+			return
+		}
+		b.fromLeader(r, answer)
 	}
 }
 
+// searchOffset: that nothing is so young, only the leader knows.
 func (b *Broker) searchOffset(r *request) {
 	f := r.fields()
 	ts := f.Int64("timestamp")
 	boundary := f.StrOr("boundaryType", "lower")
+	upper := boundary == "upper" || boundary == "UPPER"
 	if topic, queue, ok := b.queueOf(r, f); ok {
-		r.offset("offset", b.store.OffsetByTime(topic, queue, ts, boundary == "upper" || boundary == "UPPER"))
+		search := func() int64 { return b.store.OffsetByTime(topic, queue, ts, upper) }
+		newest := b.store.MaxOffset(topic, queue)
+		if upper {
+			newest--
+		}
+		n := search()
+		if n < newest {
+			r.offset("offset", n)
+			return
+		}
+		b.fromLeader(r, func() { r.offset("offset", search()) })
+	}
+}
+
+// fromLeader calls answer where and when what it says is sure: here, or at the leader.
+func (b *Broker) fromLeader(r *request, answer func()) {
+	if !r.toLeader() {
+		b.surely(r, answer)
 	}
 }
 

@@ -8,7 +8,8 @@ import (
 )
 
 // Compatibility: PULL_MESSAGE (11), LITE_PULL_MESSAGE (361). Every replica serves from what it has committed and dispatched; only the leader says
-// that an offset lies behind the end, that a topic, group or subscription is unknown, or that an offset was reset, since others may not have heard yet. Up to
+// that an offset lies behind the end (and only after the group has confirmed that it leads), that a topic, group or subscription is unknown, or that an offset
+// was reset, since others may not have heard yet. Up to
 // bytesMax are given, whether they come from memory or disk; the original gives less from disk. suggestWhichBrokerId is always 0. Filter servers are not known.
 
 // Bits of sysFlag.
@@ -144,7 +145,22 @@ func (p *pull) refuse(forbidden int64, code int32, remark string) {
 }
 
 // work looks for messages, and answers unless the request can be held.
-func (p *pull) work(hold bool) {
+func (p *pull) work(hold bool) { p.find(hold, false) }
+
+// surely looks again once it is certain that this replica leads and has everything; false: it is.
+func (p *pull) surely(hold, sure bool) bool {
+	switch {
+	case p.r.toLeader():
+	case sure:
+		return false
+	default:
+		p.r.b.surely(p.r, func() { p.find(hold && time.Now().Before(p.due), true) })
+	}
+	return true
+}
+
+// find is work; sure: this replica was just found to lead.
+func (p *pull) find(hold, sure bool) {
 	b := p.r.b
 	offsets := offsetKey(p.key.Topic, p.group)
 	if to, reset := b.meta.reset(offsets, p.key.ID); reset {
@@ -172,16 +188,14 @@ func (p *pull) work(hold bool) {
 		case msgstore.OffsetTooSmall:
 			p.answer(mq.PullOffsetMoved, &got)
 		case msgstore.NoSuchQueue, msgstore.NoMessageInQueue:
-			if p.offset != 0 && p.r.toLeader() {
-				return
-			}
-			if p.offset != 0 {
+			switch {
+			case p.offset == 0:
+				p.wait(hold, longPollAgain, &got)
+			case !p.surely(hold, sure):
 				p.answer(mq.PullOffsetMoved, &got)
-				return
 			}
-			p.wait(hold, longPollAgain, &got)
 		case msgstore.OffsetOverflowBadly:
-			if !p.r.toLeader() {
+			if !p.surely(hold, sure) {
 				p.answer(mq.PullOffsetMoved, &got)
 			}
 		case msgstore.OffsetOverflowOne:

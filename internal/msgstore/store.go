@@ -198,7 +198,7 @@ type Store struct {
 }
 
 type counters struct {
-	dispatched, unreadable, checkpoints, to, time atomic.Int64
+	dispatched, unreadable, checkpoints, to, next, time atomic.Int64
 }
 
 // Open finds out what the queues hold and from where on the log has to be dispatched. Run does it.
@@ -286,6 +286,7 @@ func (s *Store) recover() error {
 	s.at = checkpoint{number: number, next: c.next, end: c.end, last: c.last, queues: s.at.queues, sum: s.at.sum}
 	s.from, s.saved, s.unchecked = c.end, c.next, ok && c.last.index > s.log.Commit()
 	s.stats.to.Store(c.end)
+	s.stats.next.Store(int64(c.next))
 	s.stats.time.Store(c.index.head.lastTime)
 	if s.cfg.MetaTopic == "" || s.cfg.MetaFrom+headerSize >= c.end && s.cfg.MetaFrom > 0 {
 		return nil
@@ -483,6 +484,7 @@ func (s *Store) dispatchSome() (more bool, err error) {
 		first, _ := s.log.First()
 		s.logger.Warn("entries were deleted before they were dispatched", "next", s.at.next, "first", first)
 		s.at.next = first
+		s.stats.next.Store(int64(first))
 		return true, nil
 	case errors.Is(err, dledger.ErrClosed):
 		return false, nil
@@ -494,6 +496,7 @@ func (s *Store) dispatchSome() (more bool, err error) {
 	more = next > before
 	s.at.next = next
 	if more {
+		s.stats.next.Store(int64(next))
 		s.watchMu.Lock()
 		if s.reach != nil {
 			close(s.reach)
@@ -506,6 +509,16 @@ func (s *Store) dispatchSome() (more bool, err error) {
 
 // WaitDispatched waits until the message at physical offset pos, if it is committed, is in its queue. Errors: ctx's, and ErrClosed.
 func (s *Store) WaitDispatched(ctx context.Context, pos int64) error {
+	return s.wait(ctx, func() bool { return s.stats.to.Load() > pos })
+}
+
+// WaitIndex waits until the committed entry i and all before it are dispatched. Errors: ctx's, and ErrClosed.
+func (s *Store) WaitIndex(ctx context.Context, i dledger.Index) error {
+	return s.wait(ctx, func() bool { return s.stats.next.Load() > int64(i) })
+}
+
+// wait waits until enough is dispatched.
+func (s *Store) wait(ctx context.Context, enough func() bool) error {
 	for {
 		s.watchMu.Lock()
 		if s.reach == nil {
@@ -513,7 +526,7 @@ func (s *Store) WaitDispatched(ctx context.Context, pos int64) error {
 		}
 		more := s.reach
 		s.watchMu.Unlock()
-		if s.stats.to.Load() > pos {
+		if enough() {
 			return nil
 		}
 		select {

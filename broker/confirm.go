@@ -1,0 +1,78 @@
+package broker
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// confirmer asks the group whether this replica still leads. A leader that is cut off does not know for a while, and another may have taken messages and offsets: what
+// would move a consumer (where a queue ends, where a group is) is said only after a majority has answered. Answers that only make a client wait, or give it
+// messages, need none of that.
+//
+//  1. all that wait share one question, and those that come while it is under way the next;
+//  2. who waits is called once, when all that any replica had acknowledged before is dispatched here, or with the reason why that is not known.
+type confirmer struct {
+	mu      sync.Mutex
+	waiting []confirming
+	running bool
+	rounds  atomic.Int64 // questions so far
+}
+
+type confirming struct {
+	due  time.Time
+	done func(error)
+}
+
+// surely calls answer once this replica is known to have led when surely was called, and has dispatched all that was committed then. Else the request goes on as
+// one that finds no leader. answer must not wait for anything but the disk.
+func (b *Broker) surely(r *request, answer func()) {
+	if !r.again { // it may have been held here before
+		r.due = time.Now().Add(b.cfg.ForwardWait)
+	}
+	b.confirmer.ask(b, confirming{r.due, func(err error) {
+		if err != nil {
+			b.gate.retry(r, "this replica may not lead any more: "+err.Error())
+			return
+		}
+		answer()
+	}})
+}
+
+func (c *confirmer) ask(b *Broker, w confirming) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting = append(c.waiting, w); c.running {
+		return
+	}
+	c.running = true
+	b.spawn(func() {
+		for {
+			c.mu.Lock()
+			line := c.waiting
+			c.waiting = nil
+			c.running = len(line) > 0
+			c.mu.Unlock()
+			if len(line) == 0 {
+				return
+			}
+			due := line[0].due
+			for _, w := range line {
+				if w.due.Before(due) {
+					due = w.due
+				}
+			}
+			c.rounds.Add(1)
+			ctx, cancel := context.WithDeadline(b.ctx, due)
+			i, err := b.ledger.Confirm(ctx)
+			if err == nil {
+				err = b.store.WaitIndex(ctx, i)
+			}
+			cancel()
+			for _, w := range line {
+				w.done(err)
+			}
+		}
+	})
+}
