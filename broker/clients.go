@@ -34,7 +34,8 @@ type session struct {
 	addr netip.AddrPort
 	sent atomic.Int64 // when it last sent a message, in ns; 0 = never
 
-	pulls map[*pull]struct{} // held ones; polls.mu
+	pulls map[*pull]struct{} // held ones; polls.mu, as what follows
+	gone  bool               // the connection is closed
 }
 
 // noteSend remembers that a client uses this replica as the leader (see Broker.drain), and that it produces for its group: not every producer

@@ -131,3 +131,33 @@ func TestConfirmationsShareARound(t *testing.T) {
 		}
 	})
 }
+
+// TestPullThatIsWokenWhileItsConnectionClosesIsNotHeldAgain: it is in nobody's hands but the one's that looks for messages when the connection goes.
+func TestPullThatIsWokenWhileItsConnectionClosesIsNotHeldAgain(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		n := c.leader()
+		b := c.brokers[n]
+		p, q := c.client("10.1.0.1"), c.client("10.1.0.2")
+		p.must(n, mq.CodeSend, sendExt("t", 0), []byte("x"))
+		err := q.r.Go(c.address(n), remoting.Request{Code: mq.CodePull, Ext: pullExt("g", "t", 0, 1, 60000)}, 2*time.Minute, func(*remoting.Frame, error) {})
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		c.Wait("a pull to be held", func() bool { return b.polls.count.Load() == 1 })
+		b.polls.mu.Lock()
+		held := b.polls.times[0]
+		b.polls.release(held)
+		b.polls.mu.Unlock()
+		q.r.Close()
+		c.Wait("the connection to be forgotten", func() bool {
+			b.clients.mu.Lock()
+			defer b.clients.mu.Unlock()
+			_, open := b.clients.sessions[held.r.session]
+			return !open
+		})
+		held.work(true)
+		if n := b.polls.count.Load(); n != 0 || len(b.polls.queues) != 0 || len(held.r.session.pulls) != 0 {
+			c.T.Errorf("%d pulls are held", n)
+		}
+	})
+}

@@ -13,7 +13,8 @@ import (
 // polls holds pulls until a message arrives that they want, or their time is over (PullRequestHoldService in the Java original).
 //
 //  1. a held pull is in exactly one of queues and woken;
-//  2. it is answered by the goroutine of run, never by the store's.
+//  2. it is answered by the goroutine of run, never by the store's;
+//  3. none is held whose connection has gone.
 type polls struct {
 	b     *Broker
 	count atomic.Int64 // of held ones, so that a message in a queue nobody waits for costs nothing
@@ -26,13 +27,18 @@ type polls struct {
 	ended  bool
 }
 
-// hold keeps a pull until a message arrives, or for some time; false: there is no room.
+// hold keeps a pull until a message arrives, or for some time; false: there is no room. One of a connection that has gone is dropped.
 func (h *polls) hold(p *pull, again time.Duration) bool {
 	h.mu.Lock()
+	if p.r.session.gone {
+		h.mu.Unlock()
+		return true
+	}
 	if h.ended || int(h.count.Load()) >= p.r.b.cfg.PullHeldMax {
 		h.mu.Unlock()
 		return false
 	}
+	p.r.again = false // what comes after has nothing to do with an earlier try
 	p.look = p.due
 	if look := time.Now().Add(again); look.Before(p.look) {
 		p.look = look
@@ -114,6 +120,7 @@ func (h *polls) kick() {
 func (h *polls) drop(s *session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	s.gone = true // one that is being worked on comes back
 	for p := range s.pulls {
 		h.release(p)
 	}
