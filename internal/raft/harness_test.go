@@ -153,8 +153,10 @@ type node struct {
 	syncing   bool
 	written   Index // last entry a sync was started for
 	wasTerm   Term
-	led       Term // the last term it led
-	broken    bool // DiskFailed was reported
+	led       Term   // the last term it led
+	broken    bool   // DiskFailed was reported
+	granted   ballot // the last term in which it acknowledged entries, and to whom
+	grantedTo Index  // up to where, in that term
 	reads     map[uint64]Index
 	transfers map[uint64]func(Status)
 	confirmed []Confirm
@@ -288,6 +290,7 @@ func (n *node) crash(keep Index) {
 		keep = d.last()
 	}
 	keep = min(max(keep, d.synced, d.first-1), d.last())
+	n.grantedTo = min(n.grantedTo, keep)
 	d.entries = d.entries[:keep-d.first+1]
 	d.synced = keep
 	d.gen++
@@ -515,6 +518,7 @@ func (n *node) dispatch(m Message) {
 			return
 		}
 		delete(n.open, m.Ref)
+		n.noteGrant(&q.msg, &m)
 		if done := n.transfers[m.Ref]; done != nil {
 			done(m.Status)
 			return
@@ -680,7 +684,25 @@ func (n *node) breakDisk() {
 
 // The checks. Each names the invariant it is about.
 
+// noteGrant remembers how far this member's log is acknowledged to the leader of a term.
+func (n *node) noteGrant(q, a *Message) {
+	if a.Status != StatusOK || q.Type != MsgAppend && q.Type != MsgCompare && q.Type != MsgTruncate && q.Type != MsgReset {
+		return
+	}
+	if by := (ballot{q.Leader, q.Term}); n.granted != by {
+		n.granted, n.grantedTo = by, -1
+	}
+	to := q.Index
+	if q.Type == MsgAppend {
+		to = q.Last
+	}
+	n.grantedTo = max(n.grantedTo, to)
+}
+
 func (n *node) checkCut(last Index) {
+	if by := (ballot{n.core.led, n.core.term}); n.granted == by && last < n.grantedTo {
+		n.g.violate("%s: R4: entries behind %d are cut, acknowledged to %s in term %d are those up to %d", n.id, last, by.node, by.term, n.grantedTo)
+	}
 	if last < n.disk.commit {
 		n.g.violate("%s: R5: entries behind %d are cut, commit index is %d", n.id, last, n.disk.commit)
 	}
@@ -743,6 +765,11 @@ func (n *node) checkQuorum(i Index) {
 	}
 }
 
+// says tells whether a member may call t the term of its last entry, where its disk says last. What a disk does not know, a leader may have told.
+func says(last, t Term) bool {
+	return t == last.Ceiling() || last == UnknownTerm || last < UnknownTerm && t >= 0 && t < last.Ceiling()
+}
+
 func (n *node) checkMessage(m *Message) {
 	d := &n.disk
 	vote := func(who ID) {
@@ -757,7 +784,7 @@ func (n *node) checkMessage(m *Message) {
 	}
 	switch m.Type {
 	case MsgVote, MsgPreVote:
-		if asks := n.core.role == Candidate && n.core.campaign.phase == asking; asks && (m.Index != d.last() || m.LogTerm != d.termOf(d.last()).Ceiling()) {
+		if asks := n.core.role == Candidate && n.core.campaign.phase == asking; asks && (m.Index != d.last() || !says(d.termOf(d.last()), m.LogTerm)) {
 			n.g.violate("%s: R6: a candidate says its last entry is %d/%d, it is %d/%d", n.id, m.Index, m.LogTerm, d.last(), d.termOf(d.last()))
 		}
 		if m.Type == MsgVote {

@@ -274,6 +274,7 @@ func (n *node) loseTail(r *rand.Rand) {
 	}
 	keep := d.first + Index(r.Intn(len(d.entries)-1))
 	d.entries = d.entries[:keep-d.first+1]
+	n.grantedTo = min(n.grantedTo, keep)
 	d.synced, d.commit, d.abstain = keep, min(d.commit, keep), max(d.abstain, was)
 }
 
@@ -285,7 +286,7 @@ func (n *node) wipe() {
 			delete(n.g.facts.votes, b)
 		}
 	}
-	n.disk = disk{prev: -1, synced: -1, commit: -1, abstain: -1}
+	n.disk, n.grantedTo = disk{prev: -1, synced: -1, commit: -1, abstain: -1}, -1
 }
 
 // calm ends all faults and checks that the group recovers.

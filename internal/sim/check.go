@@ -378,7 +378,8 @@ func (k *checker) sends(n *node, m *raft.Message) {
 		return
 	}
 	w := k.w
-	if m.Index != n.flushed.index || m.LogTerm != n.flushed.term.Ceiling() && m.LogTerm != raft.UnknownTerm {
+	told := n.flushed.term < raft.UnknownTerm && m.LogTerm >= 0 && m.LogTerm < n.flushed.term.Ceiling() // by a leader; the disk does not know it
+	if m.Index != n.flushed.index || m.LogTerm != n.flushed.term.Ceiling() && m.LogTerm != raft.UnknownTerm && !told {
 		w.violate("R6: %s asks for votes with entry %d of term %d as its last, stored is entry %d of term %d", n.id, m.Index, m.LogTerm, n.flushed.index, n.flushed.term)
 	}
 	if m.Type == raft.MsgPreVote {
@@ -399,9 +400,9 @@ func (k *checker) answers(n *node, m, a *raft.Message) {
 	}
 	if m.Type == raft.MsgVote && a.Vote == raft.VoteAccept {
 		k.voted(n, ballot{n.id, m.Term}, m.Leader)
-		// Where this turn has changed the log as well, nobody outside knows which came first.
+		// Where this turn has changed the log as well, nobody outside knows which came first; nor what a leader has told of an unknown term.
 		t := n.flushed
-		if last := t.term.Ceiling(); t == n.began && last != raft.UnknownTerm && (m.LogTerm < last || m.LogTerm == last && m.Index < t.index) {
+		if t == n.began && t.term > raft.UnknownTerm && (m.LogTerm < t.term || m.LogTerm == t.term && m.Index < t.index) {
 			k.w.violate("R6: %s votes for %s, whose log ends at entry %d of term %d, its own at entry %d of term %d", n.id, m.Leader, m.Index, m.LogTerm, t.index, t.term)
 		}
 	}
