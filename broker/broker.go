@@ -88,6 +88,9 @@ func Open(cfg Config) (*Broker, error) {
 	if len(cfg.idle) > 0 {
 		cfg.Logger.Warn("settings without effect here", "keys", cfg.idle)
 	}
+	if guard := cfg.unguarded(); guard != "" {
+		cfg.Logger.Warn("there is no access control here: whoever reaches the ports may do everything", "key", guard)
+	}
 	b := &Broker{cfg: cfg, log: cfg.Logger.With("broker", cfg.Name, "id", cfg.Log.ID), routes: table(), started: time.Now()}
 	ip, err := netip.ParseAddr(cfg.IP)
 	if err != nil {
@@ -205,7 +208,7 @@ func (b *Broker) listen() error {
 			if err != nil {
 				return nil, err
 			}
-			return net.Listen("tcp", net.JoinHostPort("", port))
+			return net.Listen("tcp", net.JoinHostPort(b.cfg.Bind, port))
 		}
 	}
 	main, err := listen(b.cfg.address())

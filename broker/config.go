@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,10 +26,13 @@ import (
 // Config describes one replica of one broker group. NewConfig gives the defaults; Name, Dir and the log's group, id and peers are needed
 // beside them. Set takes the original's keys.
 type Config struct {
-	Cluster     string   // brokerClusterName
-	Name        string   // brokerName: alike on all replicas of the group
-	IP          string   // brokerIP1: the address that clients are given; default the host's first one
-	Port        int      // listenPort; the port 2 below is served too
+	Cluster     string // brokerClusterName
+	Name        string // brokerName: alike on all replicas of the group
+	IP          string // brokerIP1: the address that clients are given; default the host's first one
+	Port        int    // listenPort; the port 2 below is served too
+	Bind        string // bindAddress: the address to listen on; "" = all
+	HAIP        string // brokerIP2 and haListenPort are told to name servers, which want them; nobody listens there
+	HAPort      int
 	NameServers []string // host:port each
 
 	Log dledger.Config // the replicated log; its Dir is storePathRootDir
@@ -149,10 +153,8 @@ func (c *Config) Set(key, value string) error {
 		return nil
 	}
 	if slices.ContainsFunc(dledger.Settings(), func(s dledger.Setting) bool { return s.Key == key }) {
-		if _, err := c.Log.Set(key, value); err != nil {
-			return err
-		}
-		return nil
+		_, err := c.Log.Set(key, value)
+		return err
 	}
 	if known, err := c.TLS.Set(key, value); known {
 		return err
@@ -160,10 +162,14 @@ func (c *Config) Set(key, value string) error {
 	if key == "tls.config.file" { // keys of a file of their own, as the original has them
 		return c.setFile(value)
 	}
+	c.noEffect(key)
+	return nil
+}
+
+func (c *Config) noEffect(key string) {
 	if !slices.Contains(c.idle, key) {
 		c.idle = append(c.idle, key)
 	}
-	return nil
 }
 
 func (c *Config) setFile(name string) error {
@@ -176,7 +182,7 @@ func (c *Config) setFile(name string) error {
 		if known, err := c.TLS.Set(key, value); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		} else if !known {
-			c.idle = append(c.idle, key)
+			c.noEffect(key)
 		}
 	}
 	return nil
@@ -184,6 +190,16 @@ func (c *Config) setFile(name string) error {
 
 // Idle gives the keys that were set and have no effect here.
 func (c *Config) Idle() []string { return c.idle }
+
+// unguarded gives a key that asks for access control, which there is none of; "" if none does.
+func (c *Config) unguarded() string {
+	for _, key := range []string{"aclEnable", "authenticationEnabled", "authorizationEnabled"} {
+		if on, err := strconv.ParseBool(strings.ToLower(c.given[key])); err == nil && on {
+			return key
+		}
+	}
+	return ""
+}
 
 func home() string {
 	dir, err := os.UserHomeDir()
@@ -249,7 +265,22 @@ var keys = map[string]key{
 	"brokerName":        text(func(c *Config) *string { return &c.Name }),
 	"brokerIP1":         text(func(c *Config) *string { return &c.IP }),
 	"listenPort":        whole(func(c *Config) *int { return &c.Port }, 1, 65535),
-	"bindAddress": func(c *Config, v string) error { // all interfaces, always
+	"bindAddress": func(c *Config, v string) error {
+		a, err := netip.ParseAddr(v)
+		if err != nil {
+			return fmt.Errorf("%q is no address", v)
+		}
+		if c.Bind = v; a.IsUnspecified() { // of both kinds then, as in the original
+			c.Bind = ""
+		}
+		return nil
+	},
+	"brokerIP2":    text(func(c *Config) *string { return &c.HAIP }),
+	"haListenPort": whole(func(c *Config) *int { return &c.HAPort }, 1, 65535),
+	"storeType": func(c *Config, v string) error { // not the log's key of this name: how the original keeps its queues
+		if v != "default" {
+			c.noEffect("storeType")
+		}
 		return nil
 	},
 	"namesrvAddr": func(c *Config, v string) error {
@@ -412,7 +443,9 @@ func (c *Config) check() error {
 func (c *Config) address() string { return net.JoinHostPort(c.IP, strconv.Itoa(c.Port)) }
 
 // haAddress is where the original copies its log from; here nobody listens on it, but name servers want one.
-func (c *Config) haAddress() string { return net.JoinHostPort(c.IP, strconv.Itoa(c.Port+1)) }
+func (c *Config) haAddress() string {
+	return net.JoinHostPort(cmp.Or(c.HAIP, c.IP), strconv.Itoa(cmp.Or(c.HAPort, c.Port+1)))
+}
 
 // followerID is the broker id of this replica while it does not lead: the number in the log's id, from its second character on, plus one.
 func (c *Config) followerID() int64 {

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -72,5 +73,65 @@ func TestBadBrokerConfNamesTheKey(t *testing.T) {
 				t.Errorf("%v, want an error that names %s", err, c.want)
 			}
 		})
+	}
+}
+
+// Every key of the original does something here or is named in the warning, and those of testdata that have a value are the ones that do.
+func TestEveryKeyOfTheOriginalWorksOrIsNamed(t *testing.T) {
+	text, err := os.ReadFile("testdata/brokerconf.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		key, value, works := strings.Cut(line, "=")
+		listed[key] = true
+		for _, v := range []string{value, "true", "1"} { // what has no effect takes everything
+			c, plain := NewConfig(), NewConfig()
+			if err := c.Set(key, v); err != nil {
+				t.Errorf("%s=%s: %v", key, v, err)
+			}
+			named := slices.Contains(c.Idle(), key)
+			c.given, c.idle = nil, nil
+			if changed := !reflect.DeepEqual(c, plain); named == works || changed != works {
+				t.Errorf("%s=%s: changes the configuration %v, is named as without effect %v; want %v and %v", key, v, changed, named, works, !works)
+			}
+			if works {
+				break
+			}
+		}
+	}
+	for key := range keys {
+		if !listed[key] && !slices.Contains(oursInBrokerConf, key) {
+			t.Errorf("%s is neither a key of the original nor of ours", key)
+		}
+	}
+}
+
+// Keys that the original does not have.
+var oursInBrokerConf = []string{"connectionsMax", "consumerOffsetPeriodMs", "drainMaxMs", "forwardWaitMs", "heldPullsMax"}
+
+func TestAccessControlThatIsAskedForIsNamed(t *testing.T) {
+	for conf, want := range map[string]string{"aclEnable=false\n": "", "aclEnable=true\n": "aclEnable", "authorizationEnabled=TRUE\n": "authorizationEnabled"} {
+		if c, err := ParseConfig(conf); err != nil || c.unguarded() != want {
+			t.Errorf("%s: %q, %v; want %q", conf, c.unguarded(), err, want)
+		}
+	}
+}
+
+func TestBindAddressIsHonoured(t *testing.T) {
+	for v, want := range map[string]string{"0.0.0.0": "", "::": "", "127.0.0.1": "127.0.0.1"} {
+		c := NewConfig()
+		if err := c.Set("bindAddress", v); err != nil || c.Bind != want {
+			t.Errorf("bindAddress=%s: listens on %q, %v; want %q", v, c.Bind, err, want)
+		}
+	}
+	c := NewConfig()
+	if err := c.Set("bindAddress", "everywhere"); err == nil {
+		t.Error("bindAddress=everywhere was taken")
 	}
 }
