@@ -345,7 +345,7 @@ func (d *finder) after(pos int64, next raft.Index, term raft.Term, limit raft.In
 	for i := next; i <= limit; {
 		recs := d.records(i, int(min(limit-i+1, 1024)))
 		for _, r := range recs {
-			if r.Index == i && r.Size >= entry.HeaderSize && r.Pos >= pos && r.Pos+int64(r.Size) <= d.src.limit() && (i > next || r.Pos > pos) && d.whole(r.Pos, i, term) {
+			if r.Index == i && r.Pos >= pos && (i > next || r.Pos > pos) && d.whole(r.Pos, i, term) {
 				return mark{index: i, term: d.sc.hdr.Term, pos: r.Pos, end: d.sc.pos}, true, nil
 			}
 			i++

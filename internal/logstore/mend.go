@@ -69,6 +69,9 @@ func (r *recovery) leadingBlank() error {
 		if _, err := f.WriteAt(want, 0); err != nil {
 			return r.fail(fmt.Errorf("write %s: %w", f.name, err))
 		}
+		if err := f.Datasync(); err != nil {
+			return r.fail(fmt.Errorf("sync %s: %w", f.name, err))
+		}
 	}
 	return nil
 }

@@ -223,7 +223,10 @@ func (s *Store) examine(at cursor, to raft.Index, n int64) (cursor, int64, error
 		read += found.pos - sc.pos
 		sc.pos, sc.next, sc.term, sc.err = found.pos, found.index, max(sc.term, 0), nil
 	}
-	return cursor{next: sc.next, pos: sc.pos, term: sc.term}, read, fix.flush()
+	if err := fix.flush(); err != nil || fix.moved {
+		return at, read, err
+	}
+	return cursor{next: sc.next, pos: sc.pos, term: sc.term}, read, nil
 }
 
 // fillBlank writes the blank record that belongs between pos and end, where a file ends, once more.
@@ -242,8 +245,10 @@ func (s *Store) fillBlank(pos, end int64, cause error) error {
 	if _, err := f.WriteAt(blankRecord(end-pos), pos-f.off); err != nil {
 		return s.fail(fmt.Errorf("write %s: %w", f.name, err))
 	}
+	if err := f.Datasync(); err != nil {
+		return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
+	}
 	s.mu.Lock()
-	s.dirty = with(s.dirty, f)
 	s.stats.Mended++
 	s.mu.Unlock()
 	s.log.Warn("damaged blank record is whole again", "file", f.name, "offset", pos-f.off, "reason", cause)
@@ -252,8 +257,9 @@ func (s *Store) fillBlank(pos, end int64, cause error) error {
 
 // recordFixer compares index records with the entries they belong to, a stretch at a time, and rewrites those that differ.
 type recordFixer struct {
-	s   *Store
-	gen uint64
+	s     *Store
+	gen   uint64
+	moved bool // the log has been cut meanwhile: what was compared has to be compared again
 	stretch
 }
 
@@ -279,7 +285,10 @@ func (x *recordFixer) flush() error {
 	defer s.done(f)
 	x.have = append(x.have[:0], want...)
 	_, err := f.ReadAt(x.have, at-f.off)
-	if err == nil && bytes.Equal(x.have, want) || s.movedSince(x.gen) {
+	if err == nil && bytes.Equal(x.have, want) {
+		return nil
+	}
+	if x.moved = x.moved || s.movedSince(x.gen); x.moved {
 		return nil
 	}
 	wrong := int64(0)
@@ -291,8 +300,10 @@ func (x *recordFixer) flush() error {
 	if _, err := f.WriteAt(want, at-f.off); err != nil {
 		return s.fail(fmt.Errorf("write %s: %w", f.name, err))
 	}
+	if err := f.Datasync(); err != nil { // a pass that is complete has found nothing, or mended it for good
+		return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
+	}
 	s.mu.Lock()
-	s.dirtyIdx = with(s.dirtyIdx, f)
 	s.stats.Mended += wrong
 	s.mu.Unlock()
 	s.log.Warn("damaged index records are made anew from the entries", "file", f.name, "first", x.from, "records", wrong)

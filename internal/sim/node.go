@@ -276,7 +276,7 @@ func (n *node) turn() {
 	if v := n.loop.View(); v.Err != nil && !n.failing {
 		n.failing = true
 		w.say(n, "takes no part any more: %v", v.Err)
-		if !n.disk.excused() {
+		if !n.disk.excused() && !n.damaged(v.Err) { // so damaged that it cannot tell where to cut, it is; a start finds out how far the log is whole
 			w.violate("%s stopped taking part without a fault of its disk: %v", n.id, v.Err)
 			return
 		}
@@ -445,10 +445,14 @@ func (l *nodeLog) Sync() error { panic("sim: the loop does not sync by itself") 
 func (l *nodeLog) Truncate(last raft.Index) error {
 	n := l.n
 	n.w.say(n, "cuts behind %d", last)
+	flushed, durable := n.flushed, n.durable
 	n.w.check.cut(n, last)
 	err := l.Store.Truncate(last)
-	if err == nil {
+	switch {
+	case err == nil:
 		n.w.check.stored(n)
+	case n.damaged(err): // where to cut cannot be told; nothing was cut
+		n.flushed, n.durable = flushed, durable
 	}
 	return err
 }
