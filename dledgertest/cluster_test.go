@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -66,6 +67,29 @@ func TestKillLosesWhatWasNotSynced(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFailingDiskTakesNoWrites, but what is on it can be read; a member whose disk fails does not start.
+func TestFailingDiskTakesNoWrites(t *testing.T) {
+	Run(t, 1, func(c *Cluster) {
+		last := some(c, 10)
+		m := c.Member("n0")
+		c.Disk("n0").Fail(syscall.EROFS)
+		if e, err := m.Append(c.T.Context(), []byte("x")); err == nil {
+			c.T.Errorf("entry %d is acknowledged by a disk that takes no writes", e.Index)
+		}
+		if e, err := m.Get(last.Index); err != nil || string(e.Body) != "entry 9" {
+			c.T.Errorf("the last entry is %q, %v", e.Body, err)
+		}
+		c.Kill("n0")
+		if err := c.TryStart("n0"); !errors.Is(err, syscall.EROFS) {
+			c.T.Errorf("a start on this disk says %v, want EROFS", err)
+		}
+		c.Disk("n0").Fail(nil)
+		c.Start("n0")
+		some(c, 10)
+		c.Agree()
+	})
 }
 
 func TestWipedMemberBeginsEmpty(t *testing.T) {

@@ -37,6 +37,7 @@ type Disk struct {
 	mu       sync.Mutex
 	syncTime time.Duration
 	failSync error         // for the next sync; nil = none
+	fail     error         // for everything that would change the disk; nil = nothing
 	hanging  chan struct{} // closed when syncs go on; nil = they do
 }
 
@@ -48,6 +49,16 @@ func newDisk(syncTime time.Duration) *Disk {
 
 // hook sees every call of the member.
 func (d *Disk) hook(c vfs.Call) error {
+	switch c.Op {
+	case "read", "open", "stat", "readdir", "mkdir": // a directory that is there already is no change
+	default:
+		d.mu.Lock()
+		err := d.fail
+		d.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
 	if c.Op != "datasync" && c.Op != "sync" {
 		return nil
 	}
@@ -77,6 +88,14 @@ func (d *Disk) FailSync() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.failSync = syscall.EIO
+}
+
+// Fail makes every call that would change the disk fail with err from now on, as a disk does that has become read-only (EROFS) or is dead (EIO);
+// what is on it can still be read. Fail(nil) ends that.
+func (d *Disk) Fail(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fail = err
 }
 
 // Hang makes syncs that begin from now on wait until Resume, as a disk does that is about to die. Writes go to the page cache meanwhile.

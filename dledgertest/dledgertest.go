@@ -330,11 +330,17 @@ func (c *Cluster) Delay(from, to string, d time.Duration) {
 	})
 }
 
-// Heal ends every Partition, Cut and Delay. What was sent meanwhile arrives now, where the connection still lasts.
+// Limit lets each connection from one member to another carry so many bytes a second; 0 ends that.
+func (c *Cluster) Limit(from, to string, bytesPerSecond int64) {
+	c.network.set(func() { c.network.rate[link{from, to}] = bytesPerSecond })
+}
+
+// Heal ends every Partition, Cut, Delay and Limit. What was sent meanwhile arrives now, where the connection still lasts.
 func (c *Cluster) Heal() {
 	c.network.set(func() {
 		clear(c.network.cut)
 		clear(c.network.delay)
+		clear(c.network.rate)
 	})
 }
 

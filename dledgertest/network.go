@@ -16,12 +16,14 @@ import (
 //
 //  1. bytes arrive in order, each piece no sooner than its link's delay after it was sent;
 //  2. on a cut link nothing arrives, neither bytes nor the end of a connection; both wait, as retransmission makes them, until it heals;
-//  3. what a host sent before it died still arrives; what is sent to it afterwards does not.
+//  3. where the rate is limited each connection gets all of it, and bytes wait in its sender's buffer;
+//  4. what a host sent before it died still arrives; what is sent to it afterwards does not.
 type network struct {
 	mu        sync.Mutex           // taken last: a stream's lock may be held
 	listeners map[string]*listener // by host
 	cut       map[link]bool
 	delay     map[link]time.Duration // where it differs from usual
+	rate      map[link]int64         // bytes a second, where that is limited
 	usual     time.Duration
 	rand      *rand.Rand
 	healed    chan struct{} // closed, and made anew, whenever links change
@@ -32,7 +34,7 @@ type network struct {
 type link struct{ from, to string }
 
 func newNetwork(usual time.Duration, rnd *rand.Rand) *network {
-	return &network{listeners: map[string]*listener{}, cut: map[link]bool{}, delay: map[link]time.Duration{}, usual: usual, rand: rnd,
+	return &network{listeners: map[string]*listener{}, cut: map[link]bool{}, delay: map[link]time.Duration{}, rate: map[link]int64{}, usual: usual, rand: rnd,
 		healed: make(chan struct{}), streams: map[*stream]struct{}{}}
 }
 
@@ -70,6 +72,16 @@ func (n *network) lag(l link) time.Duration {
 		return d
 	}
 	return d + time.Duration(n.rand.Int64N(int64(d/4)))
+}
+
+// takes gives the time that n bytes take to get onto a link.
+func (n *network) takes(l link, bytes int) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.rate[l] == 0 {
+		return 0
+	}
+	return time.Duration(int64(bytes) * int64(time.Second) / n.rate[l])
 }
 
 // host is the network as one run of one member sees it: with the member's death it is gone for good.
@@ -338,6 +350,7 @@ type stream struct {
 	pieces          []piece
 	size            int
 	last            time.Time // when the last piece arrives: none overtakes another
+	busy            time.Time // until when the link takes to send what was written
 	endAt           time.Time // when the writer's end arrives
 	ended           bool      // the writer closed
 	deaf            bool      // the reader closed
@@ -416,7 +429,7 @@ func (s *stream) take(b []byte, now time.Time) (n int) {
 }
 
 func (s *stream) write(b []byte) (int, error) {
-	lag := s.net.lag(s.link)
+	written, lag := len(b), s.net.lag(s.link)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.size >= streamMax && !s.ended && !s.deaf && !passed(s.writeBy, time.Now()) {
@@ -430,19 +443,38 @@ func (s *stream) write(b []byte) (int, error) {
 	case s.deaf:
 		return len(b), nil // the far end is gone and its farewell is under way
 	}
-	at := time.Now().Add(lag)
+	s.size += len(b)
+	if now := time.Now(); s.busy.Before(now) {
+		s.busy = now
+	}
+	for n := len(b); len(b) > 0; b = b[n:] {
+		n = len(b)
+		took := s.net.takes(s.link, n)
+		if took > 0 && n > packet { // what comes first arrives first
+			n = packet
+			took = s.net.takes(s.link, n)
+		}
+		s.busy = s.busy.Add(took)
+		s.send(b[:n], s.busy.Add(lag))
+	}
+	return written, nil
+}
+
+// packet is how much arrives at once where the rate is limited.
+const packet = 16 << 10
+
+// send lets a piece arrive at an instant, behind those before it. The caller holds mu.
+func (s *stream) send(b []byte, at time.Time) {
 	if at.Before(s.last) {
 		at = s.last
 	}
 	s.last = at
 	s.pieces = append(s.pieces, piece{data: append([]byte(nil), b...), at: at})
-	s.size += len(b)
-	if lag == 0 {
-		s.cond.Broadcast()
-	} else {
+	if at.After(time.Now()) {
 		s.wakeAt(at)
+	} else {
+		s.cond.Broadcast()
 	}
-	return len(b), nil
 }
 
 func (s *stream) stopReading() {

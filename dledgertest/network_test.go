@@ -122,6 +122,29 @@ func TestSlowLinkIsSlowOneWayOnly(t *testing.T) {
 	})
 }
 
+// TestLimitedLinkTakesItsTime: bytes come at the link's rate, and nothing waits that goes the other way.
+func TestLimitedLinkTakesItsTime(t *testing.T) {
+	pair(t, func(t *testing.T, n *network, a, b net.Conn) {
+		n.set(func() { n.rate[link{"a", "b"}] = 64 << 10 })
+		begin := time.Now()
+		data := string(bytes.Repeat([]byte("0123456789abcdef"), 8<<10))
+		write(t, a, data)
+		write(t, b, "fast")
+		read(t, a, "fast")
+		if d := time.Since(begin); d > 2*time.Millisecond {
+			t.Errorf("the other way took %v", d)
+		}
+		read(t, b, data[:64<<10])
+		if d := time.Since(begin); d < time.Second || d > time.Second+2*time.Millisecond {
+			t.Errorf("64 KiB took %v, want 1 s", d)
+		}
+		read(t, b, data[64<<10:])
+		if d := time.Since(begin); d < 2*time.Second || d > 2*time.Second+2*time.Millisecond {
+			t.Errorf("128 KiB took %v, want 2 s", d)
+		}
+	})
+}
+
 func TestWriterWaitsForASlowReader(t *testing.T) {
 	pair(t, func(t *testing.T, _ *network, a, b net.Conn) {
 		data := bytes.Repeat([]byte("0123456789abcdef"), 3*streamMax/16)
