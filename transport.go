@@ -262,9 +262,10 @@ func (p *peer) told(life int, kind peerKind, why string) {
 	}
 }
 
-// toldNothing: the peer did not say who it is. In a group with Java nodes it may be one that answers only what it knows.
+// toldNothing: the peer did not say who it is. In a group with Java nodes it may be one that answers only what it knows. One that cannot be reached
+// is none of those: it would count as willing in every pre-vote, and a member that is cut off raise its term for as long as it is.
 func (p *peer) toldNothing(life int, err error) {
-	if p.t.compat != raft.CompatGo && errors.Is(err, remoting.ErrTimeout) {
+	if p.t.compat != raft.CompatGo && errors.Is(err, remoting.ErrTimeout) && !errors.Is(err, remoting.ErrConnecting) {
 		p.told(life, kindSilent, "")
 		return
 	}

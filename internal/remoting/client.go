@@ -330,7 +330,7 @@ func (p *peer) expire(now int64) (next int64) {
 	p.waiting = kept
 	p.mu.Unlock()
 	for _, w := range late {
-		w.done(nil, fmt.Errorf("%w: %s: still connecting", ErrTimeout, p.address))
+		w.done(nil, fmt.Errorf("%w: %s: %w", ErrTimeout, p.address, ErrConnecting))
 	}
 	return next
 }

@@ -171,7 +171,7 @@ func TestRequestsWaitInLineForTheConnectionAndKeepTheirOrder(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if !errors.Is(late, ErrTimeout) {
+		if !errors.Is(late, ErrTimeout) || !errors.Is(late, ErrConnecting) {
 			t.Errorf("a call whose time ended while the connection was opened: %v", late)
 		}
 		close(dialled)

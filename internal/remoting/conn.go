@@ -17,6 +17,7 @@ import (
 var (
 	ErrClosed      = errors.New("connection closed")
 	ErrTimeout     = errors.New("no answer in time, outcome unknown")
+	ErrConnecting  = errors.New("still connecting") // comes with ErrTimeout: the request was not sent
 	ErrBusy        = errors.New("outgoing queue full, not sent")
 	ErrUnreachable = errors.New("peer unreachable, not sent")
 	ErrSlowPeer    = errors.New("peer does not read what is sent to it")
