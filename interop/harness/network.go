@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Network stands between the nodes of a group: each node reaches each other one through a proxy of their own, which knows frames. Clients
+// Network stands between the nodes of a group, of Group or any other (Between): each node reaches each other one through a proxy of their own, which knows frames. Clients
 // reach the nodes directly.
 //
 //  1. a frame is passed on whole or not at all;
@@ -43,25 +43,48 @@ type Fault struct {
 
 // NewNetwork puts proxies between the nodes of g, which must not run yet.
 func NewNetwork(g *Group) (*Network, error) {
+	var ends []Endpoint
+	for _, n := range g.Nodes {
+		ends = append(ends, Endpoint{n.ID, n.Port})
+	}
+	w, peers, err := Between(ends)
+	if err != nil {
+		return nil, err
+	}
+	for i, n := range g.Nodes {
+		n.Peers = peers[i]
+	}
+	return w, nil
+}
+
+// Endpoint is a node and the port on which it listens for the others.
+type Endpoint struct {
+	ID   string
+	Port int
+}
+
+// Between puts proxies between nodes that do not run yet, and gives the peers string of each.
+func Between(nodes []Endpoint) (*Network, []string, error) {
 	w := &Network{faults: map[direction]Fault{}, changed: make(chan struct{}), conns: map[net.Conn]direction{}}
 	w.ctx, w.stop = context.WithCancel(context.Background())
-	for _, n := range g.Nodes {
+	var all []string
+	for _, n := range nodes {
 		var peers []string
-		for _, m := range g.Nodes {
+		for _, m := range nodes {
 			port := m.Port
 			if m != n {
 				l, err := w.listen()
 				if err != nil {
-					return nil, errors.Join(err, w.Close())
+					return nil, nil, errors.Join(err, w.Close())
 				}
 				port = l.Addr().(*net.TCPAddr).Port
 				w.wait.Go(func() { w.serve(l, direction{n.ID, m.ID}, fmt.Sprintf("127.0.0.1:%d", m.Port)) })
 			}
 			peers = append(peers, fmt.Sprintf("%s-127.0.0.1:%d", m.ID, port))
 		}
-		n.Peers = strings.Join(peers, ";")
+		all = append(all, strings.Join(peers, ";"))
 	}
-	return w, nil
+	return w, all, nil
 }
 
 func (w *Network) listen() (net.Listener, error) {

@@ -25,11 +25,13 @@ import (
 type Cluster struct {
 	Dir        string
 	NameServer string // host:port; `;` between several
-	Peers      string // of the log of the group of Start
+	Peers      string // of the logs
 	Nodes      []*Node
+	Network    *harness.Network // of StartApart; who starts it closes it
 
-	names []*harness.Process // name servers that are processes of their own
-	up    *harness.Process   // `dledger up`, which runs all of it, until a node is killed
+	names []*harness.Process               // name servers that are processes of their own
+	again func() (*harness.Process, error) // starts the name server of Start
+	up    *harness.Process                 // `dledger up`, which runs all of it, until a node is killed
 }
 
 // Node is a process that holds members of broker groups, one of Start's and, under `dledger up`, one of each.
@@ -84,6 +86,16 @@ func Start(dir string, names, brokers Kind) (*Cluster, error) {
 
 // StartMixed is Start for a group in which each broker, three at most, is of its own kind.
 func StartMixed(dir string, names Kind, brokers ...Kind) (*Cluster, error) {
+	return startGroup(dir, false, names, brokers...)
+}
+
+// StartApart is Start with Network between the logs of three brokers. Everything else goes directly: clients reach all brokers, and those pass
+// requests on to each other.
+func StartApart(dir string, names, brokers Kind) (*Cluster, error) {
+	return startGroup(dir, true, names, slices.Repeat([]Kind{brokers}, 3)...)
+}
+
+func startGroup(dir string, apart bool, names Kind, brokers ...Kind) (*Cluster, error) {
 	// A broker listens on its port, the one two below it for old clients, and says the one above it, for the original's replication.
 	ports, err := block(1 + 3*4 + 3)
 	if err != nil {
@@ -99,17 +111,29 @@ func StartMixed(dir string, names Kind, brokers ...Kind) (*Cluster, error) {
 		return nil, err
 	}
 	env := append(os.Environ(), "ROCKETMQ_HOME="+dir)
-	p, err := start(names.nameServer(home, file), env, dir, filepath.Join(dir, "namesrv.log"), nil)
+	c.again = func() (*harness.Process, error) {
+		return start(names.nameServer(home, file), env, dir, filepath.Join(dir, "namesrv.log"), nil)
+	}
+	p, err := c.again()
 	if err != nil {
 		return nil, err
 	}
 	c.names = append(c.names, p)
 	var members []string
+	var ends []harness.Endpoint
 	for i := range brokers {
-		members = append(members, fmt.Sprintf("n%d-127.0.0.1:%d", i, ports+13+i))
+		id, port := fmt.Sprintf("n%d", i), ports+13+i
+		members = append(members, fmt.Sprintf("%s-127.0.0.1:%d", id, port))
+		ends = append(ends, harness.Endpoint{ID: id, Port: port})
 	}
-	peers := strings.Join(members, ";")
-	c.Peers = peers
+	c.Peers = strings.Join(members, ";")
+	peers := slices.Repeat([]string{c.Peers}, len(brokers))
+	if apart {
+		if c.Network, peers, err = harness.Between(ends); err != nil {
+			c.Kill()
+			return nil, err
+		}
+	}
 	for i, kind := range brokers {
 		id := fmt.Sprintf("n%d", i)
 		port := ports + 1 + 4*i + 2
@@ -125,7 +149,7 @@ func StartMixed(dir string, names Kind, brokers ...Kind) (*Cluster, error) {
 			"storePathRootDir=" + filepath.Join(dir, id, "store"),
 			"enableDLegerCommitLog=true",
 			"dLegerGroup=" + BrokerName,
-			"dLegerPeers=" + peers,
+			"dLegerPeers=" + peers[i],
 			"dLegerSelfId=" + id,
 			"enablePropertyFilter=true",
 			"transactionCheckInterval=2000",
@@ -333,6 +357,19 @@ func (c *Cluster) NodeAt(addr string) *Node {
 			return n
 		}
 	}
+	return nil
+}
+
+// RestartNames kills the name server of Start and starts it again: it knows nothing then.
+func (c *Cluster) RestartNames() error {
+	for _, p := range c.names {
+		p.Kill()
+	}
+	p, err := c.again()
+	if err != nil {
+		return err
+	}
+	c.names = []*harness.Process{p}
 	return nil
 }
 

@@ -32,8 +32,9 @@ func Up(ctx context.Context, dir, program string, settings ...string) (*Cluster,
 		return nil, err
 	}
 	c := &Cluster{Dir: dir}
-	var names []string
+	var names, peers []string
 	for i := range 3 {
+		peers = append(peers, fmt.Sprintf("n%d-127.0.0.1:%d", i, base+step*i))
 		names = append(names, fmt.Sprintf("127.0.0.1:%d", base+1+step*i))
 		n := &Node{ID: fmt.Sprintf("n%d", i), dir: dir, log: filepath.Join(dir, fmt.Sprintf("n%d.again.log", i))}
 		for group := range 3 {
@@ -41,7 +42,7 @@ func Up(ctx context.Context, dir, program string, settings ...string) (*Cluster,
 		}
 		c.Nodes = append(c.Nodes, n)
 	}
-	c.NameServer = strings.Join(names, ";")
+	c.NameServer, c.Peers = strings.Join(names, ";"), strings.Join(peers, ";")
 	argv := []string{program, "up", "--nodes", "3", "--dir", dir, "--port-base", strconv.Itoa(base)}
 	for _, s := range settings {
 		argv = append(argv, "--set", s)
