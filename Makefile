@@ -6,6 +6,8 @@ MQTESTS ?= .
 modules := . bench tools interop/mq
 # Tests that start no other program. The rest, with the Java originals and stock RocketMQ clients, is `make interop interop-mq`.
 packages = $(shell $(GO) list ./... | grep -v '^dledger/interop')
+# The limit of tests with other programs, which take an hour or two with INTEROP_LONG=1.
+patience = $(if $(INTEROP_LONG),3h,15m)
 staticcheck = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
 
 .PHONY: check format vet staticcheck tidy race sim build test interop interop-mq planted bench fuzz cover clean
@@ -48,11 +50,11 @@ test:
 	$(GO) test ./...
 
 interop:
-	$(GO) test -count=1 -timeout 15m ./interop/...
+	$(GO) test -count=1 -timeout $(patience) ./interop/...
 
 # interop-mq is stock RocketMQ clients and tools against our name server and brokers.
 interop-mq:
-	cd interop/mq && $(GO) test -count=1 -timeout 15m -run '$(MQTESTS)' ./...
+	cd interop/mq && $(GO) test -count=1 -timeout $(patience) -run '$(MQTESTS)' ./...
 
 # planted breaks one rule of the product at a time and asks whether the simulation notices. Some minutes.
 planted:

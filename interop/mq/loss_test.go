@@ -51,12 +51,15 @@ type traffic struct {
 	first     map[place]time.Time
 	reach     map[string]int64 // by queue, of the consumer in order: the offset after the highest received
 	back      time.Duration    // the oldest first receipt among repeats
-	backMax   time.Duration
-	faults    []string
+
+	commits     map[string]committed // by group, broker and queue
+	uncommitted int                  // repeats of what no broker was seen to know as committed
+	overtaken   time.Duration        // how long others were known to be
+	faults      []string
 }
 
 func newTraffic() *traffic {
-	return &traffic{backMax: 30 * time.Second, acked: map[place]string{}, undecided: map[string]error{}, got: map[place]int{}, bodies: map[string]int{},
+	return &traffic{commits: map[string]committed{}, acked: map[place]string{}, undecided: map[string]error{}, got: map[place]int{}, bodies: map[string]int{},
 		first: map[place]time.Time{}, reach: map[string]int64{}}
 }
 
@@ -83,13 +86,40 @@ func (f *traffic) produce(ctx context.Context, p rocketmq.Producer, topic, name 
 		case err != nil:
 			f.undecided[body] = err
 		default:
-			at := place{r.MessageQueue.BrokerName, r.MessageQueue.QueueId, r.QueueOffset}
-			if old, twice := f.acked[at]; twice {
-				f.fault("%s was given to %s and to %s", at, old, body)
-			}
-			f.acked[at] = body
+			f.ack(place{r.MessageQueue.BrokerName, r.MessageQueue.QueueId, r.QueueOffset}, body)
 		}
 		f.mu.Unlock()
+	}
+}
+
+// ack, take and next note what an answer said, what a consumer without order got, and one in order. Their callers hold mu.
+func (f *traffic) ack(at place, body string) {
+	if old, twice := f.acked[at]; twice {
+		f.fault("%s was given to %s and to %s", at, old, body)
+	}
+	f.acked[at] = body
+}
+
+func (f *traffic) take(at place, body string) {
+	if f.got[at]++; f.got[at] > 1 {
+		f.again("_g", at)
+	}
+	f.bodies[body]++
+}
+
+// next is of the consumer in order: within a queue nothing is left out, and what is repeated was received a short while ago.
+func (f *traffic) next(at place) {
+	queue := fmt.Sprintf("%s/%d", at.broker, at.queue)
+	switch reach := f.reach[queue]; {
+	case at.offset > reach:
+		f.fault("consumer in order got %s after offset %d", at, reach-1)
+		f.reach[queue] = at.offset + 1
+	case at.offset == reach:
+		f.reach[queue]++
+		f.first[at] = time.Now()
+	default:
+		f.back = max(f.back, time.Since(f.first[at]))
+		f.again("_ordered", at)
 	}
 }
 
@@ -102,29 +132,17 @@ func (f *traffic) listen(_ context.Context, messages ...*primitive.MessageExt) (
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range messages {
-		f.got[placeOf(m)]++
-		f.bodies[string(m.Body)]++
+		f.take(placeOf(m), string(m.Body))
 	}
 	return consumer.ConsumeSuccess, nil
 }
 
-// inOrder is the consumer in order: within a queue nothing is left out, and what is repeated was received a short while ago.
+// inOrder is the consumer in order.
 func (f *traffic) inOrder(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range messages {
-		at := placeOf(m)
-		queue := fmt.Sprintf("%s/%d", at.broker, at.queue)
-		switch reach := f.reach[queue]; {
-		case at.offset > reach:
-			f.fault("consumer in order got %s after offset %d", at, reach-1)
-			f.reach[queue] = at.offset + 1
-		case at.offset == reach:
-			f.reach[queue]++
-			f.first[at] = time.Now()
-		default:
-			f.back = max(f.back, time.Since(f.first[at]))
-		}
+		f.next(placeOf(m))
 	}
 	return consumer.ConsumeSuccess, nil
 }
@@ -142,15 +160,15 @@ func (f *traffic) failed() int {
 	return len(f.undecided)
 }
 
-// Leaders are killed, and nodes ended in an orderly way, while stock Go producers and consumers work with their default settings. What was
+// Leaders are killed, nodes ended in an orderly way, and leadership is handed over, while stock Go producers and consumers work with their default settings. What was
 // acknowledged is in its queue at the offset that the answer said, and was received; queues have no gaps; the consumer in order left nothing
-// out; what came twice is counted.
+// out, and got again only what it had not committed; committed offsets go back by no more than a leader had not given to the log; what came twice is counted.
 func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 	c, err := cluster.Up(within(t, time.Minute), scratch(t), program(t))
 	must(t, err)
 	t.Cleanup(c.Kill)
 	must(t, c.Ready(within(t, time.Minute), 3))
-	s := &scene{script: "loss", topic: "loss", ctx: within(t, 10*time.Minute), cluster: c, seen: &seen{}}
+	s := &scene{script: "loss", topic: "loss", ctx: within(t, time.Hour), cluster: c, seen: &seen{}}
 	t.Cleanup(func() { _ = s.close() }) // some of what it ends may have lost its servers
 	must(t, c.CreateTopic(s.ctx, s.topic, 4))
 	leaders, err := c.Leaders(s.ctx)
@@ -164,6 +182,8 @@ func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 	}
 	_, err = s.consumer("_ordered", consumer.MessageSelector{}, f.inOrder, consumer.WithConsumerOrder(true))
 	must(t, err)
+	f.watch(t, c, s.topic, brokers)
+	progress := probed(t, c, s.topic)
 	sending, stop := context.WithCancel(s.ctx)
 	defer stop()
 	var wg sync.WaitGroup
@@ -210,12 +230,40 @@ func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 		more("the end of " + n.ID)
 		must(t, n.Start())
 		must(t, c.Ready(within(t, time.Minute), 3))
+
+		broker := brokers[i%len(brokers)]
+		failed = f.failed()
+		var to *cluster.Node
+		err = harness.Until(within(t, time.Minute), "a hand-over of "+broker, func() bool { // it may be on its way to the preferred node meanwhile
+			if n, err = c.Leader(within(t, time.Minute), broker); err != nil {
+				return false
+			}
+			to = c.Nodes[(slices.Index(c.Nodes, n)+1)%len(c.Nodes)]
+			_, err = harness.Run(within(t, 20*time.Second), program(t), "transfer", "-g", broker, "-p", c.Peers, "-t", to.ID)
+			return err == nil
+		})
+		if err != nil {
+			t.Fatalf("%v\n%s", err, c.Logs())
+		}
+		more("the hand-over of " + broker + " to " + to.ID)
+		if now := f.failed(); now > failed {
+			t.Errorf("%d sends failed while %s was handed to %s", now-failed, broker, to.ID)
+		}
 	}
+	t.Logf("%d leaders killed, as many ended in an orderly way, as many hand-overs", faults)
+	progress.finish(t)
 	stop()
 	wg.Wait()
 	must(t, c.Routed(within(t, time.Minute), s.topic, len(brokers)))
 	stored := f.stored(t, s, brokers)
-	err = harness.Until(within(t, time.Minute), "consumers to receive everything", func() bool {
+	f.received(t, stored)
+	f.judge(t, stored, 2*faults*4)
+}
+
+// received waits until the consumers have got everything that is stored.
+func (f *traffic) received(t *testing.T, stored map[place]string) {
+	t.Helper()
+	err := harness.Until(within(t, 90*time.Second), "consumers to receive everything", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for at := range stored {
@@ -228,18 +276,29 @@ func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	f.judge(t, stored, 2*faults*4)
 }
 
-// stored reads all queues from their first offset, by a pull consumer.
+// stored gives the bodies of all that is in the queues.
 func (f *traffic) stored(t *testing.T, s *scene, brokers []string) map[place]string {
 	t.Helper()
-	c, err := rocketmq.NewPullConsumer(consumer.WithNameServer(s.names()), consumer.WithGroupName(s.topic+"_judge"), consumer.WithInstance(s.topic+"_judge"))
+	all := map[place]string{}
+	for at, m := range f.messages(t, s, brokers) {
+		all[at] = string(m.Body)
+	}
+	return all
+}
+
+// messages reads all queues from their first offset, by a pull consumer, and fails where an offset is missing.
+func (f *traffic) messages(t *testing.T, s *scene, brokers []string) map[place]*primitive.MessageExt {
+	t.Helper()
+	s.consumers++
+	judge := fmt.Sprintf("%s_judge%d", s.topic, s.consumers)
+	c, err := rocketmq.NewPullConsumer(consumer.WithNameServer(s.names()), consumer.WithGroupName(judge), consumer.WithInstance(judge))
 	must(t, err)
 	must(t, c.Subscribe(s.topic, consumer.MessageSelector{}))
 	must(t, c.Start())
 	s.ends = append(s.ends, c.Shutdown)
-	all := map[place]string{}
+	all := map[place]*primitive.MessageExt{}
 	for _, b := range brokers {
 		for queue := range 4 {
 			q := &primitive.MessageQueue{Topic: s.topic, BrokerName: b, QueueId: queue}
@@ -255,7 +314,7 @@ func (f *traffic) stored(t *testing.T, s *scene, brokers []string) map[place]str
 					if m.QueueOffset != next {
 						t.Fatalf("%s queue %d: offset %d follows %d", b, queue, m.QueueOffset, next-1)
 					}
-					all[place{b, queue, next}] = string(m.Body)
+					all[place{b, queue, next}] = m
 					next++
 				}
 				if len(r.GetMessageExts()) == 0 && r.NextBeginOffset < end {
@@ -309,16 +368,13 @@ func (f *traffic) judge(t *testing.T, stored map[place]string, most int) {
 	for _, n := range f.got {
 		repeats += n - 1
 	}
-	t.Logf("%d acknowledged, %d sends failed, %d stored; %d stored twice after a repeated send; consumers without order got %d again; the consumer in order got again what it had got %v before",
-		len(f.acked), len(f.undecided), len(stored), twice, repeats, f.back.Round(time.Millisecond))
+	t.Logf("%d acknowledged, %d sends failed, %d stored; %d stored twice after a repeated send; consumers without order got %d again; the consumer in order got again what it had got %v before; %d repeats were of what no broker knew to be committed, others, in order, were of what had been known so for %v at most",
+		len(f.acked), len(f.undecided), len(stored), twice, repeats, f.back.Round(time.Millisecond), f.uncommitted, f.overtaken.Round(time.Millisecond))
 	if wrong+lost > 0 {
 		t.Errorf("%d acknowledged messages are not where the answers said, %d were not received", wrong, lost)
 	}
 	if twice > most {
 		t.Errorf("%d messages are stored twice; the sends on the way at each fault explain %d at most", twice, most)
-	}
-	if f.back > f.backMax {
-		t.Errorf("the consumer in order went back to what it had got %v before", f.back)
 	}
 	// A client that has been told of leaders on one node alone, and does not look again for 30 s, has nowhere else to go when that node dies.
 	reasons := map[string]int{}

@@ -575,6 +575,44 @@ public class Stock {
         s.say("answer %s", new String(re.getBody(), java.nio.charset.StandardCharsets.UTF_8));
     }
 
+    /**
+     * Sends one message after the other, with default settings, until there is a file `stop` in user.home, and consumes them without order and in
+     * order until the process is ended. Each line says what happened to one message: `acked BROKER QUEUE OFFSET BODY`, `got` and `ordered` the same, `failed BODY REASON`.
+     */
+    static void load(Scene s) throws Exception {
+        DefaultMQPushConsumer some = s.consumer("_g");
+        some.subscribe(s.topic, "*");
+        some.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(m -> s.say("got %s %d %d %s", context.getMessageQueue().getBrokerName(), m.getQueueId(), m.getQueueOffset(), body(m)));
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        some.start();
+        DefaultMQPushConsumer ordered = s.consumer("_ordered");
+        ordered.subscribe(s.topic, "*");
+        ordered.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            messages.forEach(m -> s.say("ordered %s %d %d %s", context.getMessageQueue().getBrokerName(), m.getQueueId(), m.getQueueOffset(), body(m)));
+            return ConsumeOrderlyStatus.SUCCESS;
+        });
+        ordered.start();
+        DefaultMQProducer p = new DefaultMQProducer(s.topic + "_producer");
+        p.setNamesrvAddr(nameServer);
+        p.setInstanceName(s.topic + "_p");
+        p.start();
+        java.io.File stop = new java.io.File(System.getProperty("user.home"), "stop");
+        for (int i = 0; !stop.exists(); i++) {
+            String body = "j-" + i;
+            try {
+                SendResult r = p.send(new Message(s.topic, bytes(body)));
+                s.say("acked %s %d %d %s", r.getMessageQueue().getBrokerName(), r.getMessageQueue().getQueueId(), r.getQueueOffset(), body);
+            } catch (Exception e) {
+                s.say("failed %s %s", body, code(e));
+            }
+            Thread.sleep(10);
+        }
+        s.say("sent all");
+        new CountDownLatch(1).await();
+    }
+
     static String refusal(Script send, Scene s) {
         try {
             send.run(s);
@@ -642,6 +680,7 @@ public class Stock {
         scripts.put("pull", Stock::pull);
         scripts.put("request", Stock::request);
         scripts.put("refusals", Stock::refusals);
+        scripts.put("load", Stock::load);
         nameServer = args[0];
         List<Thread> threads = new ArrayList<>();
         for (int i = 2; i < args.length; i++) {

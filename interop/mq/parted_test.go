@@ -1,0 +1,230 @@
+package mq
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"dledger/interop/harness"
+	"dledger/interop/mq/cluster"
+	"dledger/interop/mq/stock"
+)
+
+// cut is a way in which the links between the logs of a leader and two followers fail.
+type cut struct {
+	name   string
+	others bool // the leader cannot go on: the followers choose another
+	apply  func(w *harness.Network, leader string, followers []string)
+}
+
+func both(w *harness.Network, a, b string, f harness.Fault) {
+	w.Set(a, b, f)
+	w.Set(b, a, f)
+}
+
+var cuts = []cut{
+	{"the leader is cut off", true, func(w *harness.Network, l string, f []string) {
+		both(w, l, f[0], harness.Fault{Drop: true})
+		both(w, l, f[1], harness.Fault{Drop: true})
+	}},
+	{"the leader hears nobody", true, func(w *harness.Network, l string, f []string) {
+		w.Set(f[0], l, harness.Fault{Drop: true})
+		w.Set(f[1], l, harness.Fault{Drop: true})
+	}},
+	{"nobody hears the leader", true, func(w *harness.Network, l string, f []string) {
+		w.Set(l, f[0], harness.Fault{Drop: true})
+		w.Set(l, f[1], harness.Fault{Drop: true})
+	}},
+	{"what the leader says and hears comes when all is over", true, func(w *harness.Network, l string, f []string) {
+		both(w, l, f[0], harness.Fault{Hold: true})
+		both(w, l, f[1], harness.Fault{Hold: true})
+	}},
+	{"a follower is cut off", false, func(w *harness.Network, l string, f []string) {
+		both(w, l, f[0], harness.Fault{Drop: true})
+		both(w, f[1], f[0], harness.Fault{Drop: true})
+	}},
+	{"one follower and the leader do not reach each other", false, func(w *harness.Network, l string, f []string) {
+		both(w, l, f[0], harness.Fault{Drop: true})
+	}},
+	{"frames are late", false, func(w *harness.Network, l string, f []string) {
+		both(w, l, f[0], harness.Fault{DelayMax: 100 * time.Millisecond})
+		both(w, l, f[1], harness.Fault{DelayMax: 100 * time.Millisecond})
+	}},
+	{"all connections between the logs end", false, func(w *harness.Network, _ string, _ []string) { w.Cut() }},
+}
+
+// The links between three brokers fail in every way, leadership is handed over, and the name server restarted, while stock clients work, in the long form
+// a Java one beside those in Go: nothing acknowledged is lost or out of order, and committed offsets do not go back.
+func TestNothingIsLostBehindPartitions(t *testing.T) {
+	c, err := cluster.StartApart(scratch(t), oursKind(t), oursKind(t))
+	must(t, err)
+	t.Cleanup(func() {
+		c.Kill()
+		if err := c.Network.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, c.Ready(within(t, time.Minute), 1))
+	w := work(t, c, "parted")
+	var java *javaLoad
+	if os.Getenv("INTEROP_LONG") != "" {
+		java = w.java(fetched(t, stock.Servers), "parted_")
+	}
+	w.f.watch(t, c, "parted", []string{cluster.BrokerName})
+	p := probed(t, c, "parted")
+	seed := rand.Uint64()
+	t.Logf("order of faults: seed %d", seed)
+	chance := rand.New(rand.NewPCG(seed, 0))
+	for i := range rounds(1, 20) {
+		var l *cluster.Node
+		w.until("a leader", func() bool { l = w.leader(); return l != nil })
+		followers := []string{}
+		for _, n := range c.Nodes {
+			if n != l {
+				followers = append(followers, n.ID)
+			}
+		}
+		chance.Shuffle(2, func(i, j int) { followers[i], followers[j] = followers[j], followers[i] })
+		kind := cuts[i%len(cuts)]
+		w.faults++
+		kind.apply(c.Network, l.ID, followers)
+		w.note("%d: %s; %s led", i, kind.name, l.ID)
+		if kind.others {
+			w.until("another leader than "+l.ID, func() bool { n := w.leader(); return n != nil && n != l })
+		}
+		if !kind.others || os.Getenv("INTEROP_LONG") != "" { // clients that reach nobody but the former leader ask for routes again after 30 s at most
+			w.taken("the beginning of the partition")
+		}
+		c.Network.Heal()
+		w.level()
+		w.taken("the end of the partition")
+
+		to := c.Nodes[chance.IntN(3)]
+		for to == w.leader() {
+			to = c.Nodes[chance.IntN(3)]
+		}
+		failed := w.f.failed()
+		w.lead(to)
+		if now := w.f.failed(); now > failed {
+			t.Errorf("%d sends failed while leadership went to %s", now-failed, to.ID)
+		}
+		if i%4 == 0 {
+			must(t, c.RestartNames())
+			must(t, c.Ready(within(t, time.Minute), 1))
+			w.taken("the restart of the name server")
+		}
+	}
+	p.finish(t)
+	if java != nil {
+		java.finish(w)
+	}
+	w.finish()
+}
+
+// javaLoad is script `load` of Stock.java at work, with a topic and a record of its own.
+type javaLoad struct {
+	traffic *traffic
+	topic   string
+	proc    *harness.Process
+	home    string
+	sent    chan struct{} // closed when it sends no more
+	ready   chan struct{} // closed at the first acknowledgement
+}
+
+func (w *worked) java(kit *stock.Kit, prefix string) *javaLoad {
+	w.t.Helper()
+	j := &javaLoad{traffic: newTraffic(), topic: prefix + "load", home: filepath.Join(w.c.Dir, prefix+"client"), sent: make(chan struct{}), ready: make(chan struct{})}
+	must(w.t, os.MkdirAll(j.home, 0o755))
+	must(w.t, w.c.CreateTopic(w.s.ctx, j.topic, 4))
+	j.traffic.watch(w.t, w.c, j.topic, []string{cluster.BrokerName})
+	first := true
+	argv := kit.Client(j.home, w.c.NameServer, prefix, "load")
+	var err error
+	j.proc, err = harness.Start(argv, w.c.Dir, filepath.Join(w.c.Dir, prefix+"client.log"), func(line []byte) {
+		_, text, ok := strings.Cut(string(line), "\t")
+		if !ok {
+			return // what the client prints of its own
+		}
+		if strings.HasPrefix(text, "acked") && first {
+			first = false
+			close(j.ready)
+		}
+		if text == "sent all" {
+			close(j.sent)
+			return
+		}
+		j.traffic.hear(text)
+	})
+	must(w.t, err)
+	w.t.Cleanup(j.proc.Kill)
+	w.until("the Java client", func() bool {
+		select {
+		case <-j.ready:
+			return true
+		default:
+			return false
+		}
+	})
+	w.note("the Java client works")
+	return j
+}
+
+// hear takes one line of script `load`: what happened, and for all but failures broker, queue, offset and body.
+func (f *traffic) hear(text string) {
+	var what, broker, body string
+	var queue int
+	var offset int64
+	if reason, ok := strings.CutPrefix(text, "failed "); ok {
+		body, reason, _ = strings.Cut(reason, " ")
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.undecided[body] = fmt.Errorf("%s", reason)
+		return
+	}
+	if _, err := fmt.Sscanf(text, "%s %s %d %d %s", &what, &broker, &queue, &offset, &body); err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.fault("the Java client says %q", text)
+		return
+	}
+	at := place{broker, queue, offset}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch what {
+	case "acked":
+		f.ack(at, body)
+	case "got":
+		f.take(at, body)
+	case "ordered":
+		f.next(at)
+	default:
+		f.fault("the Java client says %q", text)
+	}
+}
+
+// finish ends the sending and judges what the Java client has seen.
+func (j *javaLoad) finish(w *worked) {
+	w.t.Helper()
+	must(w.t, os.WriteFile(filepath.Join(j.home, "stop"), nil, 0o644))
+	w.until("the Java producer's end", func() bool {
+		select {
+		case <-j.sent:
+			return true
+		default:
+			return false
+		}
+	})
+	s := *w.s
+	s.topic = j.topic
+	s.ends = nil
+	defer func() { _ = s.close() }() // its servers are there; what it says of its end is of no interest
+	stored := j.traffic.stored(w.t, &s, []string{cluster.BrokerName})
+	j.traffic.received(w.t, stored)
+	w.note("the Java client:")
+	j.traffic.judge(w.t, stored, 4*w.faults)
+	j.proc.Kill()
+}
