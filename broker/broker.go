@@ -128,7 +128,7 @@ func (b *Broker) open() (err error) {
 	}
 	if b.ledger = b.cfg.ledger; b.ledger == nil {
 		if b.ledger, err = dledger.Open(b.cfg.Log); err != nil {
-			return err
+			return byBrokerKeys(err)
 		}
 	}
 	b.replicas = remoting.NewClient(remoting.ClientConfig{Dial: b.cfg.Dial, Version: mq.Version, DialTimeout: time.Second,
@@ -212,7 +212,10 @@ func (b *Broker) listen() error {
 		}
 	}
 	main, err := listen(b.cfg.address())
-	if err != nil {
+	switch {
+	case err != nil && b.cfg.Bind != "":
+		return fmt.Errorf("bindAddress, listenPort: %w", err)
+	case err != nil:
 		return fmt.Errorf("listenPort: %w", err)
 	}
 	b.listeners = append(b.listeners, main)

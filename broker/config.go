@@ -191,6 +191,28 @@ func (c *Config) setFile(name string) error {
 // Idle gives the keys that were set and have no effect here.
 func (c *Config) Idle() []string { return c.idle }
 
+// logNames are keys that begin an error of the log, and what they are called in a broker.conf.
+var logNames = [][2]string{{"id ", "dLegerSelfId "}, {"peers", "dLegerPeers"}, {"group", "dLegerGroup"}, {"mappedFileSizeForEntryData", "mappedFileSizeCommitLog"},
+	{"fileReservedHours", "fileReservedTime"}, {"preferredLeaderIds", "preferredLeaderId"}, {"diskSpaceRatioToCheckExpired", "diskMaxUsedSpaceRatio"}}
+
+// byBrokerKeys lets an error of the log name the key that the user has written.
+func byBrokerKeys(err error) error {
+	for _, n := range logNames {
+		if rest, ok := strings.CutPrefix(err.Error(), n[0]); ok {
+			return renamed{n[1] + rest, err}
+		}
+	}
+	return err
+}
+
+type renamed struct {
+	text string
+	error
+}
+
+func (r renamed) Error() string { return r.text }
+func (r renamed) Unwrap() error { return r.error }
+
 // unguarded gives a key that asks for access control, which there is none of; "" if none does.
 func (c *Config) unguarded() string {
 	for _, key := range []string{"aclEnable", "authenticationEnabled", "authorizationEnabled"} {

@@ -69,7 +69,9 @@ func (c *Client) lookup(ctx context.Context) (node, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			err = ctx.Err()
+			if err = ctx.Err(); context.Cause(ctx) != err {
+				err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+			}
 		}
 		c.mu.Lock()
 		c.waiters--

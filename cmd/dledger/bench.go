@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -17,16 +18,16 @@ import (
 func newBench() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure a group",
+		Short: "Measure a log group or brokers",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage("unknown bench %q, there is: log", args[0])
+				return usage("unknown bench %q, there are: log, mq", args[0])
 			}
 			return cmd.Help()
 		},
 		Args: cobra.ArbitraryArgs,
 	}
-	cmd.AddCommand(newBenchLog())
+	cmd.AddCommand(newBenchLog(), newBenchMQ())
 	return cmd
 }
 
@@ -97,6 +98,7 @@ type latencies struct {
 // run is a load under way.
 type loadRun struct {
 	load
+	what   string     // is counted
 	mu     sync.Mutex // guards the rest; the appends of one connection are finished by one goroutine, so it is hardly fought for
 	times  histogram
 	done   int64
@@ -120,9 +122,21 @@ func benchLog(cmd *cobra.Command, o *load) error {
 		return err
 	}
 
-	r := &loadRun{load: *o, failed: make(map[string]int64)}
+	r := &loadRun{load: *o, what: "entries", failed: make(map[string]int64)}
+	m := r.measure(cmd, func(stop context.Context) { r.send(stop, c, body) })
+	if err := newPrinter(cmd.OutOrStdout(), o.json).print(m, "%s", m.text()); err != nil {
+		return err
+	}
+	if m.Entries == 0 {
+		return fmt.Errorf("no entry was appended: %v", m.Failed)
+	}
+	return nil
+}
+
+// measure runs send until it ends, which is told to end when the duration is over, and shows how it goes.
+func (r *loadRun) measure(cmd *cobra.Command, send func(stop context.Context)) measured {
 	start := time.Now()
-	stop, cancelStop := context.WithTimeout(cmd.Context(), o.duration)
+	stop, cancelStop := context.WithTimeout(cmd.Context(), r.duration)
 	defer cancelStop()
 	bar := newProgress(cmd.ErrOrStderr())
 	ticker := time.NewTicker(progressEvery)
@@ -130,7 +144,7 @@ func benchLog(cmd *cobra.Command, o *load) error {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		r.send(stop, c, body)
+		send(stop)
 	}()
 	for running := true; running; {
 		select {
@@ -141,14 +155,7 @@ func benchLog(cmd *cobra.Command, o *load) error {
 		}
 	}
 	bar.clear()
-	m := r.result(time.Since(start))
-	if err := newPrinter(cmd.OutOrStdout(), o.json).print(m, "%s", m.text()); err != nil {
-		return err
-	}
-	if m.Entries == 0 {
-		return fmt.Errorf("no entry was appended: %v", m.Failed)
-	}
-	return nil
+	return r.result(time.Since(start))
 }
 
 // send keeps appends on the way until stop ends or there are enough, and waits for the last.
@@ -185,6 +192,11 @@ func (r *loadRun) note(took time.Duration, err error) {
 		r.failed[reason(err)]++
 		return
 	}
+	r.acknowledged(took)
+}
+
+// acknowledged notes a success; mu is held.
+func (r *loadRun) acknowledged(took time.Duration) {
 	r.done++
 	r.times.add(took)
 }
@@ -208,7 +220,7 @@ func reason(err error) string {
 func (r *loadRun) line(passed time.Duration) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	text := fmt.Sprintf("%s  %d entries  %.0f/s  p50 %v  p99 %v", passed.Round(time.Second), r.done, float64(r.done)/passed.Seconds(),
+	text := fmt.Sprintf("%s  %d %s  %.0f/s  p50 %v  p99 %v", passed.Round(time.Second), r.done, r.what, float64(r.done)/passed.Seconds(),
 		r.times.at(0.5).Round(time.Microsecond), r.times.at(0.99).Round(time.Microsecond))
 	for _, n := range r.failed {
 		text += fmt.Sprintf("  %d failed", n)
@@ -229,13 +241,12 @@ func (r *loadRun) result(passed time.Duration) measured {
 func (m *measured) text() string {
 	text := fmt.Sprintf("%d entries of %d bytes in %.1f s, %d on the way: %.0f/s, %.1f MiB/s\nlatency ms: p50 %.2f  p90 %.2f  p99 %.2f  p99.9 %.2f  max %.2f\n",
 		m.Entries, m.Size, m.Seconds, m.Inflight, m.PerSecond, m.MiBPerSec, m.Latency.P50, m.Latency.P90, m.Latency.P99, m.Latency.P999, m.Latency.Max)
-	keys := make([]string, 0, len(m.Failed))
-	for k := range m.Failed {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
-		text += fmt.Sprintf("%d failed: %s\n", m.Failed[k], k)
+	return text + failures(m.Failed)
+}
+
+func failures(failed map[string]int64) (text string) {
+	for _, k := range slices.Sorted(maps.Keys(failed)) {
+		text += fmt.Sprintf("%d failed: %s\n", failed[k], k)
 	}
 	return text
 }

@@ -96,6 +96,9 @@ func (o *brokerFlags) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
+	if o.file == "" && len(o.set) == 0 {
+		return usage("no configuration: give a broker.conf with --config-file, or its keys with --set; dledger up runs a broker that needs none")
+	}
 	cfg, err := o.config()
 	if err != nil {
 		return err
@@ -123,6 +126,24 @@ func (o *brokerFlags) run(cmd *cobra.Command) (err error) {
 	<-ctx.Done()
 	log.Info("stopping")
 	return pages.close()
+}
+
+// newAdmin says where the tool is that administers brokers (decision 16).
+func newAdmin() *cobra.Command {
+	return &cobra.Command{
+		Use:    "admin",
+		Short:  "Says where the RocketMQ admin tool is",
+		Hidden: true,
+		Long: `There is no admin tool of ours for brokers and name servers: the original's, bin/mqadmin of a RocketMQ distribution, works with them as
+it is, also its dashboard. For the log beneath there are dledger status, transfer, dump and verify.`,
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
+				return cmd.Help()
+			}
+			return usage("brokers are administered with mqadmin of a RocketMQ distribution, which works with ours as it is; see dledger admin --help")
+		},
+	}
 }
 
 // errTerminated is the cause of a context that ended by SIGTERM, which asks for a stop that clients do not notice.

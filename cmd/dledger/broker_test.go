@@ -74,6 +74,9 @@ mappedFileSizeCommitLog=1048576
 				t.Errorf("nothing says that %s has no effect", key)
 			}
 		}
+		if i == 1 {
+			benchesBrokers(t, fmt.Sprintf("127.0.0.1:%d", names))
+		}
 		if code := b.end(t); code != 0 {
 			t.Errorf("exit code %d: %s", code, b.err.wait(t, ""))
 		}
@@ -82,7 +85,7 @@ mappedFileSizeCommitLog=1048576
 		t.Errorf("printed %q", got)
 	}
 	for args, want := range map[string]string{
-		"broker":                                "brokerName",
+		"broker":                                "--config-file",
 		"broker -c " + file + " --set x":        "KEY=VALUE",
 		"broker -c nowhere.conf":                "nowhere.conf",
 		"broker -c " + file + " -n nowhere":     "nowhere",
@@ -91,6 +94,21 @@ mappedFileSizeCommitLog=1048576
 		if code, _, stderr := command(t, "", strings.Fields(args)...); code == 0 || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: exit code %d, %q, want a line that names %s", args, code, stderr, want)
 		}
+	}
+}
+
+// benchesBrokers: `bench mq` counts what is stored, also in a topic that it makes, and what is refused.
+func benchesBrokers(t *testing.T, names string) {
+	t.Helper()
+	for _, topic := range []string{mq.TopicBenchmark, "made"} {
+		m := decode[mqMeasured](t, mustRun(t, "", "bench", "mq", "-n", names, "-t", topic, "-w", "8", "-s", "100", "--count", "200", "--duration", "1m", "--json"))[0]
+		if m.Messages != 200 || m.Producers != 8 || m.Size != 100 || m.PerSecond <= 0 || m.Latency.P50 <= 0 || len(m.Failed) > 0 {
+			t.Errorf("topic %s: %+v", topic, m)
+		}
+	}
+	code, text, stderr := command(t, "", "bench", "mq", "-n", names, "-t", mq.TopicHalf, "-w", "1", "--count", "2")
+	if code != exitFailed || !strings.Contains(text, "2 failed: refused 16") || !strings.Contains(stderr, "no message was stored") {
+		t.Errorf("a topic that is refused: exit code %d, %q, %q", code, text, stderr)
 	}
 }
 

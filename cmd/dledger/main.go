@@ -81,9 +81,10 @@ func usage(format string, a ...any) error { return usageError{fmt.Errorf(format,
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "dledger",
-		Short: "A commit log replicated by Raft",
+		Short: "A commit log replicated by Raft, and RocketMQ on it",
 		Long: `dledger keeps a commit log on several nodes by Raft, in the file format and with
-the wire protocol of the Java original. Start with "dledger up".`,
+the wire protocol of the Java original, and runs RocketMQ brokers and name servers
+on it for stock clients and tools. Start with "dledger up".`,
 		Version:           dledger.Version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -104,7 +105,7 @@ the wire protocol of the Java original. Start with "dledger up".`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w, see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newUp(), newServer(), newAppend(), newGet(), newTail(), newStatus(), newTransfer(), newDump(), newVerify(), newBench(), newSim(), newNamesrv(), newBroker(), newVersion())
+	root.AddCommand(newUp(), newServer(), newAppend(), newGet(), newTail(), newStatus(), newTransfer(), newDump(), newVerify(), newBench(), newSim(), newNamesrv(), newBroker(), newAdmin(), newVersion())
 	return root
 }
 

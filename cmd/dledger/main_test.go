@@ -262,6 +262,21 @@ func TestUsageErrorsAreOneLineThatNamesTheValue(t *testing.T) {
 		{"bench log --size -1", "-1"},
 		{"bench log --inflight 0", "0"},
 		{"bench log --protocol http", `"http"`},
+		{"bench mq --size 0", "--size 0"},
+		{"bench mq -w 0", "--producers 0"},
+		{"bench mq -n nowhere", `"nowhere"`},
+		{"bench mq -n ;", `";"`},
+		{"bench mq -t a/b", "a/b"},
+		{"bench mq --duration 0s", "0s"},
+		{"bench mq --timeout -1s", "-1s"},
+		{"broker", "--config-file"},
+		{"broker extra", `"extra"`},
+		{"broker --set x", "KEY=VALUE"},
+		{"broker -n nowhere --set brokerName=a", `"nowhere"`},
+		{"namesrv --port 70000", "70000"},
+		{"namesrv --log-level loud", `"loud"`},
+		{"admin", "mqadmin"},
+		{"admin clusterList -n 127.0.0.1:9876", "mqadmin"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
 			code, stdout, stderr := command(t, "", strings.Fields(test.args)...)
@@ -291,6 +306,18 @@ func TestFailuresAreOneLineAndExitCode1(t *testing.T) {
 		{args: "transfer -t n1 --timeout 200ms -p " + nobody, want: "n1"},
 		{args: "tail --timeout 200ms -p " + nobody, want: "no leader"},
 		{args: "bench log --timeout 200ms -p " + nobody, want: "no leader"},
+		{args: "bench mq --timeout 200ms -n " + nobody[3:], want: "no route for topic BenchmarkTest: " + nobody[3:]},
+		{args: "broker -c " + bad, file: "brokerName=a", want: "enableDLegerCommitLog"},
+		{args: "broker -c " + bad, file: "brokerName=a\nenableDLegerCommitLog=true", want: "dLegerSelfId is missing"},
+		{args: "broker -c " + bad, file: "listenPort=x", want: bad + ": listenPort: \"x\""},
+		{args: "broker -c " + bad, file: "a=\\u12", want: bad + ": properties: Line 1"},
+		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, port+1, empty, "dLegerPeers=127.0.0.1:1"), want: "dLegerPeers: \"127.0.0.1:1\""},
+		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, port+1, empty, "dLegerSelfId=n7"), want: "dLegerSelfId \"n7\""},
+		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, port+1, empty, "bindAddress=192.0.2.1"), want: "bindAddress, listenPort: listen tcp 192.0.2.1:"},
+		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, port+1, bad, ""), want: bad},
+		{args: "broker -c " + bad + " --log-level error", file: brokerConf(taken(t), port, empty, ""), want: "address already in use"},
+		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, taken(t), empty, ""), want: "address already in use"},
+		{args: fmt.Sprintf("namesrv --log-level error --kv-file %s --port %d", filepath.Join(empty, "kv.json"), taken(t)), want: "address already in use"},
 		{args: "append -f " + empty + "/missing", want: empty + "/missing"},
 		{args: "dump --dir " + empty + "/missing", want: empty + "/missing"},
 		{args: "verify --dir " + empty, want: empty},
@@ -319,6 +346,22 @@ func TestFailuresAreOneLineAndExitCode1(t *testing.T) {
 			}
 		})
 	}
+}
+
+// brokerConf is a broker.conf with this port, port of the log and directory, and one line more.
+func brokerConf(port, log int, dir, more string) string {
+	return fmt.Sprintf("brokerName=a\nbrokerIP1=127.0.0.1\nlistenPort=%d\nenableDLegerCommitLog=true\ndLegerSelfId=n0\ndLegerPeers=n0-127.0.0.1:%d\nstorePathRootDir=%s\n%s\n", port, log, dir, more)
+}
+
+// taken gives a port that somebody listens on until the test ends.
+func taken(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().(*net.TCPAddr).Port
 }
 
 // decode reads JSON lines.

@@ -19,7 +19,7 @@ import (
 )
 
 // calledAs are names of the original's scripts: a link to this program with such a name behaves as the command.
-var calledAs = map[string]string{"mqnamesrv": "namesrv", "mqbroker": "broker"}
+var calledAs = map[string]string{"mqnamesrv": "namesrv", "mqbroker": "broker", "mqadmin": "admin"}
 
 // commandLine gives the arguments of this process, with the command in front when its name says which.
 func commandLine(args []string) []string {
@@ -57,6 +57,9 @@ Called by the name mqnamesrv the program is this command.`,
 				}
 			}
 			if cmd.Flags().Changed("port") {
+				if port < 0 || port > 65535 {
+					return usage("--port %d: there is no such port", port)
+				}
 				keys["listenPort"] = strconv.Itoa(port)
 			}
 			cfg, unknown, err := namesrv.FromProperties(keys)
@@ -103,6 +106,11 @@ Called by the name mqnamesrv the program is this command.`,
 // serveNames runs a name server until ctx ends.
 func serveNames(ctx context.Context, cmd *cobra.Command, cfg namesrv.Config) (err error) {
 	tuneMemory()
+	if dir := filepath.Dir(cfg.KVFile); cfg.KVFile != "" {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			cfg.Logger.Warn("the key-value configuration cannot be written: requests to change it will be refused", "kvConfigPath", cfg.KVFile, "error", err)
+		}
+	}
 	s, err := namesrv.Listen(cfg)
 	if err != nil {
 		return err

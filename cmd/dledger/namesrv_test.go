@@ -73,6 +73,7 @@ func TestNameServerRefusesWhatItCannotUse(t *testing.T) {
 func TestNameOfTheProgramIsACommand(t *testing.T) {
 	for _, c := range [][2][]string{
 		{{"/opt/bin/mqnamesrv", "-c", "f"}, {"namesrv", "-c", "f"}},
+		{{"mqadmin", "clusterList"}, {"admin", "clusterList"}},
 		{{"dledger", "namesrv"}, {"namesrv"}},
 		{{"./dledger"}, {}},
 	} {
