@@ -64,6 +64,7 @@ type Conn struct {
 	Value any
 
 	nc      net.Conn
+	socket  *socket  // of nc; nil if that is none of TCP
 	stream  net.Conn // what frames travel on: nc, or TLS over it; guarded by mu, but for the read goroutine, which alone sets it
 	opt     *options
 	keeper  *keeper
@@ -105,7 +106,7 @@ type options struct {
 }
 
 func newConn(nc net.Conn, opt *options, k *keeper, h Handler) *Conn {
-	c := &Conn{nc: nc, stream: nc, opt: opt, keeper: k, handler: h}
+	c := &Conn{nc: nc, socket: socketOf(nc), stream: nc, opt: opt, keeper: k, handler: h}
 	c.toWrite.L, c.drained.L = &c.mu, &c.mu
 	c.active.Store(k.now())
 	return c
@@ -284,9 +285,12 @@ func (c *Conn) write() {
 		vector = sending.vector(vector[:0])
 		unsent = vector // WriteTo consumes its receiver
 		var err error
-		if _, secure := stream.(*tls.Conn); secure {
+		switch _, secure := stream.(*tls.Conn); {
+		case secure:
 			record, err = whole(stream, unsent, record)
-		} else {
+		case c.socket != nil:
+			err = c.socket.writeAll(vector)
+		default:
 			_, err = unsent.WriteTo(stream)
 		}
 		clear(vector)
@@ -312,7 +316,11 @@ func (c *Conn) read() {
 	var f Frame
 	fresh := c.opt.tls != nil
 	for {
-		n, err := c.in.fill(c.stream)
+		var source io.Reader = c.stream
+		if c.socket != nil && c.stream == c.nc {
+			source = c.socket
+		}
+		n, err := c.in.fill(source)
 		c.opt.systemCall.Add(1)
 		if n > 0 {
 			c.active.Store(c.keeper.now())
