@@ -87,7 +87,7 @@ func (w *worked) note(format string, args ...any) {
 
 func (w *worked) until(what string, ok func() bool) {
 	w.t.Helper()
-	if err := harness.Until(within(w.t, 90*time.Second), what, ok); err != nil {
+	if err := harness.Until(within(w.t, 3*time.Minute), what, ok); err != nil {
 		w.t.Fatalf("%v\n%s", err, w.c.Logs())
 	}
 }
