@@ -19,7 +19,7 @@ import (
 
 // A thousand transactions of a stock Go producer, half committed, a quarter rolled back, a quarter of which the producer says at first that it
 // does not know and later, asked by the broker, commits every other one; meanwhile the leader is killed, and a leader gives its group away. What
-// was to be committed is received, what was not is not.
+// was to be committed is in its queue and received, what was not is not, and no half message is committed twice.
 func TestTransactionsComeOutAsDecided(t *testing.T) {
 	count := rounds(100, 1000)
 	c := started(t, subject{"ours", oursKind, oursKind})
@@ -94,17 +94,28 @@ func TestTransactionsComeOutAsDecided(t *testing.T) {
 	}
 	asked := int(v.asked.Load())
 	_ = harness.Until(within(t, 10*time.Second), "what should not come", func() bool { return false }) // the time is what counts
+	stored, ofHalf, again := map[string]int{}, map[int64]string{}, 0
+	for _, m := range newTraffic().messages(t, s, []string{cluster.BrokerName}) {
+		body := string(m.Body)
+		if stored[body]++; stored[body] > 1 {
+			again++ // its half was: the outcome of a send was lost, and the client sent it once more
+		}
+		if old, twice := ofHalf[m.PreparedTransactionOffset]; twice {
+			t.Errorf("the half message at %d was committed twice, as %s and as %s", m.PreparedTransactionOffset, old, body)
+		}
+		ofHalf[m.PreparedTransactionOffset] = body
+	}
 	wrong := 0
 	got.mu.Lock()
 	defer got.mu.Unlock()
 	for body, want := range wanted {
-		if !want && got.count[body] > 0 {
+		if n := stored[body]; want != (n > 0) || !want && got.count[body] > 0 {
 			if wrong++; wrong < 10 {
-				t.Errorf("%s was received", body)
+				t.Errorf("%s: to be received: %t; it is in its queue %d times and was received %d times", body, want, n, got.count[body])
 			}
 		}
 	}
-	t.Logf("%d transactions taken of %d tried; the broker asked %d times; %d messages received, %d of them again", len(wanted), tries.Load(), asked, got.total, got.total-len(got.count))
+	t.Logf("%d transactions taken of %d tried; the broker asked %d times; %d messages received, %d of them again; %d halves were stored again", len(wanted), tries.Load(), asked, got.total, got.total-len(got.count), again)
 }
 
 // laterVerdicts decides by the body, and for some only when it is asked.
