@@ -266,7 +266,7 @@ func (g *gate) forward(r *request, leader string, java bool) {
 	maps.Copy(ext, r.frame.Ext)
 	ext[fieldFrom] = r.from.String()
 	if r.settle {
-		ext[fieldSettle] = "1"
+		ext[fieldSettle] = mq.Itoa(r.after)
 	}
 	req := remoting.Request{Code: r.frame.Code, Ext: ext}
 	if r.last.IsZero() {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"dledger/internal/mq"
@@ -77,7 +78,7 @@ func table() map[int32]route {
 // Fields that replicas add when they pass a request on; clients never see them.
 const (
 	fieldFrom      = "__dledgerFrom"      // the client's address
-	fieldSettle    = "__dledgerSettle"    // the request may have been carried out already: look before doing it again
+	fieldSettle    = "__dledgerSettle"    // the request may have been carried out already: look, from this position on, before doing it again
 	fieldLate      = "__dledgerLate"      // an offset that a former leader could not write: it counts if it is ahead
 	fieldUndecided = "__dledgerUndecided" // in an answer: it may yet be carried out
 )
@@ -95,6 +96,7 @@ type request struct {
 	from    netip.AddrPort // the client, also when another replica passed the request on
 	passed  bool           // another replica did: it is not passed on again
 	settle  bool           // an earlier attempt is undecided
+	after   int64          // position in the log: what is before was stored when the request came to the group
 	again   bool           // it was passed on before, and came back
 	due     time.Time      // when holding it ends
 	last    time.Time      // when the leader's patience with it ends; zero until it is passed on
@@ -158,13 +160,17 @@ func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
 	r := &request{b: b, session: s, ref: f.Ref(), frame: *f, route: rt, from: s.addr, due: time.Now().Add(b.cfg.ForwardWait)}
 	if from, ok := f.Ext[fieldFrom]; ok {
 		r.passed = true
-		r.settle = f.Ext[fieldSettle] != ""
+		if at, ok := f.Ext[fieldSettle]; ok {
+			r.settle = true
+			r.after, _ = strconv.ParseInt(at, 10, 64) // else 0: the whole log
+		}
 		if a, err := netip.ParseAddrPort(from); err == nil {
 			r.from = a
 		}
 	}
 	if rt.at == atLeader {
 		if !r.passed {
+			r.after = b.store.DispatchedTo() // the end of the log may be further by now, but never before
 			b.noteSend(r)
 		}
 		b.gate.submit(r)

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +19,9 @@ type settler struct {
 	running bool
 }
 
-// settle stores a message only if it is not there yet. Messages of the same unique key and topic are the same if their bodies are, and where they go when they wait.
+// settle stores messages only if they are not there yet. Messages of the same unique key and topic are the same if their bodies are, where they go when they wait,
+// and they were stored after the request came (request.after): an application may send one twice on purpose. Of a batch a lost leader may have left the first
+// messages alone; then the others follow them.
 func (b *Broker) settle(r *request, msgs []*mq.Message, uniq string, k kept) {
 	b.settler.barrier(b, func(err error) {
 		if err != nil {
@@ -29,12 +32,22 @@ func (b *Broker) settle(r *request, msgs []*mq.Message, uniq string, k kept) {
 			if uniq == "" {
 				uniq = msgs[0].Prop(mq.PropUniqKey)
 			}
-			if found, ok := b.lookUp(msgs, uniq); ok {
-				k.sent(found[0].QueueID, found[0].QueueOffset, b.idsOf(found))
-				return
-			}
+			found := b.lookUp(msgs, uniq, r.after)
 			r.settle = false
-			b.putNow(r, msgs, k)
+			switch len(found) {
+			case 0:
+				b.putNow(r, msgs, k)
+			case len(msgs):
+				k.sent(found[0].QueueID, found[0].QueueOffset, b.idsOf(found))
+			default:
+				rest := msgs[len(found):]
+				for _, m := range rest {
+					m.QueueID = found[0].QueueID // the request may leave it to each attempt
+				}
+				b.putNow(r, rest, kept{func(_ int32, _ int64, ids string) {
+					k.sent(found[0].QueueID, found[0].QueueOffset, b.idsOf(found)+","+ids)
+				}, k.failed})
+			}
 		})
 	})
 }
@@ -68,32 +81,34 @@ func (s *settler) barrier(b *Broker, done func(error)) {
 	})
 }
 
-// lookUp finds stored copies of all messages by their unique keys; false unless each has one.
-func (b *Broker) lookUp(msgs []*mq.Message, uniq string) ([]mq.Message, bool) {
-	var found []mq.Message
+// lookUp finds stored copies of messages by their unique keys, from position after on: of the first ones, as many as are there.
+func (b *Broker) lookUp(msgs []*mq.Message, uniq string, after int64) (found []mq.Message) {
+	used := map[int64]bool{} // by physical offset
 	for _, m := range msgs {
 		key := m.Prop(mq.PropUniqKey)
 		if key == "" {
 			key = uniq
 		}
-		res, err := b.store.Query(m.Topic, key, 32, 0, milliseconds(time.Now().Add(time.Hour)))
+		res, err := b.store.Query(m.Topic, key, queryMax, 0, milliseconds(time.Now().Add(time.Hour)))
 		if err != nil {
 			b.log.Warn("a message whose outcome was lost cannot be looked up, it may be stored twice", "key", key, "error", err)
-			return nil, false
+			return found
 		}
 		ok := false
-		for _, stored := range res.Messages {
+		for _, stored := range slices.Backward(res.Messages) { // the oldest first
 			have, _, err := mq.ParseStored(stored)
-			if err == nil && have.Topic == m.Topic && have.Prop(mq.PropRealTopic) == m.Prop(mq.PropRealTopic) && have.Prop(mq.PropUniqKey) == key && have.ReconsumeTimes == m.ReconsumeTimes && string(have.Body) == string(m.Body) {
+			if err == nil && have.PhysicalOffset >= after && !used[have.PhysicalOffset] && have.Topic == m.Topic && have.Prop(mq.PropRealTopic) == m.Prop(mq.PropRealTopic) &&
+				have.Prop(mq.PropUniqKey) == key && have.ReconsumeTimes == m.ReconsumeTimes && string(have.Body) == string(m.Body) {
 				found, ok = append(found, have), true
+				used[have.PhysicalOffset] = true
 				break
 			}
 		}
 		if !ok {
-			return nil, false
+			break
 		}
 	}
-	return found, true
+	return found
 }
 
 func (b *Broker) idsOf(msgs []mq.Message) string {

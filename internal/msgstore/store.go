@@ -517,6 +517,9 @@ func (s *Store) WaitIndex(ctx context.Context, i dledger.Index) error {
 	return s.wait(ctx, func() bool { return s.stats.next.Load() > int64(i) })
 }
 
+// DispatchedTo is the position behind the last dispatched message.
+func (s *Store) DispatchedTo() int64 { return s.stats.to.Load() }
+
 // wait waits until enough is dispatched.
 func (s *Store) wait(ctx context.Context, enough func() bool) error {
 	for {
