@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"dledger"
@@ -69,8 +70,9 @@ type meta struct {
 	b     *Broker
 	topic string
 	wake  chan struct{}
+	ends  atomic.Pointer[map[string]map[int32]int64] // state.Floors, for the log's goroutine, which waits for no lock
 
-	mu         sync.RWMutex
+	mu         sync.RWMutex // held for as long as it takes to copy the state's tables, but not what they hold
 	state      state
 	waiting    []change      // for the writer
 	told       chan struct{} // closed at the next leader record
@@ -89,6 +91,8 @@ func openMeta(b *Broker) (*meta, error) {
 	if err := m.load(); err != nil {
 		return nil, err
 	}
+	floors := m.state.Floors
+	m.ends.Store(&floors)
 	return m, nil
 }
 
@@ -313,6 +317,8 @@ func (m *meta) apply(pos int64, msg *mq.Message) error {
 		return nil
 	}
 	m.state.apply(&rec, pos, func() state { return newState(&m.b.cfg) })
+	floors := m.state.Floors
+	m.ends.Store(&floors)
 	if rec.Leader != nil {
 		close(m.told)
 		m.told = make(chan struct{})
@@ -399,11 +405,9 @@ func (m *meta) floors() map[string]map[int32]int64 {
 	return all
 }
 
-// floor tells how far a queue had come at the last full copy.
+// floor tells how far a queue had come at the last full copy. It waits for nobody (msgstore.Config.Floor).
 func (m *meta) floor(topic string, queue int32) int64 {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.state.Floors[topic][queue]
+	return (*m.ends.Load())[topic][queue]
 }
 
 // flat and perQueue weigh an entry of a table, in pieces of some 20 bytes: a name and a configuration, or a name and a number for each queue.

@@ -203,3 +203,46 @@ func TestOpenThatFailsLeavesNothing(t *testing.T) {
 		c.open(n)
 	})
 }
+
+// TestTheLogNeverWaitsForTheFiles: what asks for floors is the log's own goroutine, and records are applied by the one that dispatches; a large state takes long to
+// write.
+func TestTheLogNeverWaitsForTheFiles(t *testing.T) {
+	inCluster(t, 1, func(cfg *Config) { cfg.SnapshotEvery = time.Hour }, func(c *cluster) {
+		m := c.brokers[c.leader()].meta
+		c.client("10.1.0.1").must(c.leader(), mq.CodeSend, sendExt("t", 0), []byte("x"))
+		fresh := func() state { return newState(&m.b.cfg) }
+		rec := record{Floors: map[string]map[int32]int64{"t": {0: 7}}, Offsets: map[string]map[int32]int64{"t@g": {0: 1}}}
+		body, err := json.Marshal(rec)
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		if err := m.apply(1<<40, &mq.Message{Topic: m.topic, Body: body}); err != nil {
+			c.T.Fatal(err)
+		}
+		s, _, news := m.snapshot()
+		if !news {
+			c.T.Fatal("the files have the state already")
+		}
+		m.mu.Lock() // by somebody else
+		if n := m.floor("t", 0); n != 7 {
+			c.T.Errorf("floor %d, want 7", n)
+		}
+		m.state.apply(&record{Offsets: map[string]map[int32]int64{"t@g": {0: 2}}, NoTopics: []string{"t"}, Progress: map[string]json.RawMessage{"delay": []byte("{}")},
+			Lock: &lockRecord{Group: "g", Client: "a", Queues: []lockQueue{{"t", 0}}}, Groups: map[string]mq.SubscriptionGroupConfig{"g": mq.DefaultGroup("g")}}, 1<<40+1, fresh)
+		names, texts, err := s.files()
+		m.mu.Unlock()
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		again := &meta{state: fresh()}
+		if err := json.Unmarshal(texts[len(names)-1], &again.state); err != nil {
+			c.T.Fatal(err)
+		}
+		if len(again.state.LockList) > 0 {
+			c.T.Errorf("locks %v", again.state.LockList)
+		}
+		if _, ok := again.state.Topics["t"]; !ok || again.state.Pos != 1<<40 || again.state.Offsets["t@g"][0] != 1 || again.state.Floors["t"][0] != 7 {
+			c.T.Errorf("the files hold %+v", again.state)
+		}
+	})
+}

@@ -20,7 +20,7 @@ import (
 //
 //  1. it follows from the records in log order, and from the settings for what every broker has from the start (topics of the system); but for what
 //     a Java broker has told that leads, or has left in the files (Taken): that becomes everybody's when the next leader of ours writes a full copy;
-//  2. inner maps are never changed, only replaced: who has read one under the lock of meta may go on looking at it.
+//  2. inner maps but those of Locks are never changed, only replaced: who has read one under the lock of meta may go on looking at it. Nor is Floors.
 type state struct {
 	Pos      int64             `json:"position"` // physical offset of the last record in it; -1 = none
 	Term     int64             `json:"term"`     // of that record
@@ -97,6 +97,9 @@ func (s *state) apply(rec *record, pos int64, fresh func() state) {
 		return !there && !comes
 	})
 	s.merge(rec)
+	if len(rec.NoTopics) > 0 {
+		s.Floors = maps.Clone(s.Floors)
+	}
 	for _, name := range rec.NoTopics {
 		delete(s.Topics, name)
 		delete(s.Floors, name)
@@ -135,6 +138,9 @@ func (s *state) merge(rec *record) {
 		} else {
 			s.Resets[key] = all
 		}
+	}
+	if len(rec.Floors) > 0 {
+		s.Floors = maps.Clone(s.Floors)
 	}
 	for topic, queues := range rec.Floors {
 		s.Floors[topic] = merged(s.Floors[topic], queues)
@@ -385,23 +391,11 @@ func (m *meta) saves(ctx context.Context) error {
 
 // save writes the files if the state has changed since.
 func (m *meta) save() error {
-	m.mu.RLock()
-	s := m.state
-	if s.building != nil { // a start in the middle of a full copy would be without it
-		s.Pos = s.before
-	}
-	takes := m.takes
-	if s.Pos == m.saved && takes == m.savedTakes || m.found != nil { // the latter is still in the files, and they must not be lost before it is in the state
-		m.mu.RUnlock()
+	s, takes, news := m.snapshot()
+	if !news {
 		return nil
 	}
-	s.LockList = s.lockRecords()
-	text, err := json.Marshal(&s)
-	topics := mq.Marshal(mq.TopicConfigTable{Topics: s.Topics, DataVersion: s.dataVersion(tableTopics)})
-	groups := mq.Marshal(mq.SubscriptionGroupTable{Groups: s.Groups, DataVersion: s.dataVersion(tableGroups)})
-	offsets := mq.Marshal(mq.ConsumerOffsetTable{Offsets: s.Offsets, DataVersion: s.dataVersion(tableOffsets)})
-	delays := delayTable(s.dataVersion(tableOffsets), s.Progress[serviceDelay])
-	m.mu.RUnlock()
+	names, texts, err := s.files()
 	if err != nil {
 		return err
 	}
@@ -409,16 +403,51 @@ func (m *meta) save() error {
 	if err := m.fs().MkdirAll(dir); err != nil {
 		return err
 	}
-	for name, text := range map[string][]byte{fileTopics: topics, fileGroups: groups, fileOffsets: offsets, fileDelays: delays} {
-		if err := vfs.WriteAside(m.fs(), filepath.Join(dir, name), marked(text, s.Pos), false); err != nil {
+	for i, name := range names {
+		name = filepath.Join(dir, name)
+		if i < len(names)-1 {
+			err = vfs.WriteAside(m.fs(), name, texts[i], false)
+		} else {
+			err = vfs.Replace(m.fs(), name, texts[i])
+		}
+		if err != nil {
 			return err
 		}
 	}
-	if err := vfs.Replace(m.fs(), filepath.Join(dir, fileState), text); err != nil {
-		return err
-	}
 	m.saved, m.savedTakes = s.Pos, takes
 	return nil
+}
+
+// snapshot copies the state for the files; news: they do not have it yet.
+func (m *meta) snapshot() (s state, takes int64, news bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	s, takes = m.state, m.takes
+	if s.building != nil { // a start in the middle of a full copy would be without it
+		s.Pos = s.before
+	}
+	if s.Pos == m.saved && takes == m.savedTakes || m.found != nil { // the latter is still in the files, and they must not be lost before it is in the state
+		return s, takes, false
+	}
+	s.LockList, s.Locks, s.building = s.lockRecords(), nil, nil
+	s.Replicas, s.Progress, s.Versions = maps.Clone(s.Replicas), maps.Clone(s.Progress), maps.Clone(s.Versions)
+	s.Topics, s.Groups, s.Offsets, s.Resets = maps.Clone(s.Topics), maps.Clone(s.Groups), maps.Clone(s.Offsets), maps.Clone(s.Resets)
+	return s, takes, true
+}
+
+// files encodes a snapshot, which takes long for a large state: by name what stands in them, the one that this broker reads last.
+func (s *state) files() (names []string, texts [][]byte, err error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	return []string{fileTopics, fileGroups, fileOffsets, fileDelays, fileState}, [][]byte{
+		marked(mq.Marshal(mq.TopicConfigTable{Topics: s.Topics, DataVersion: s.dataVersion(tableTopics)}), s.Pos),
+		marked(mq.Marshal(mq.SubscriptionGroupTable{Groups: s.Groups, DataVersion: s.dataVersion(tableGroups)}), s.Pos),
+		marked(mq.Marshal(mq.ConsumerOffsetTable{Offsets: s.Offsets, DataVersion: s.dataVersion(tableOffsets)}), s.Pos),
+		marked(delayTable(s.dataVersion(tableOffsets), s.Progress[serviceDelay]), s.Pos),
+		text,
+	}, nil
 }
 
 func (s *state) dataVersion(table string) mq.DataVersion {

@@ -92,6 +92,9 @@ func (b *Broker) sendBack(r *request) {
 	if m.Prop(mq.PropOriginMessageID) == "" {
 		m.SetProp(mq.PropOriginMessageID, old.MsgID()) // what the client thinks it is does not count: newer ones send the unique id
 	}
+	if m.Prop(mq.PropUniqKey) == "" {
+		m.SetProp(mq.PropUniqKey, old.MsgID()) // the same at each attempt
+	}
 	target := mq.NewTopicConfig(m.Topic, config.RetryQueueNums, mq.PermRead|mq.PermWrite)
 	if old.ReconsumeTimes >= limit || level < 0 {
 		target = mq.NewTopicConfig(mq.DLQTopic(group), 1, mq.PermRead|mq.PermWrite)
