@@ -27,15 +27,32 @@ func (brokenLog) Full() bool                                                 { r
 func (brokenLog) Joined() error                                              { return nil }
 func (brokenLog) Hurt() bool                                                 { return false }
 
-// A replica whose disk has failed publishes no commit index that its log may not hold (R7), and still answers its readers (R9).
-func TestFailedDiskFreezesTheCommitIndexAndAnswersReads(t *testing.T) {
-	r := New(Config{
+// lone makes a member of a group of one, on a disk that takes no commit index.
+func lone() *Replica {
+	return New(Config{
 		Core: raft.Config{ID: "n0", Members: []raft.ID{"n0"}, Heartbeat: time.Second, HeartbeatLeak: 3, MinVoteInterval: time.Second, MaxVoteInterval: 2 * time.Second,
 			MinTakeInterval: time.Second, MaxTakeInterval: 2 * time.Second, VoteWait: time.Second, PushTimeout: time.Second,
 			MaxPending: 10, MaxEntries: 10, MaxInflight: 1, Rand: func(int64) int64 { return 0 }},
 		Initial: raft.Initial{First: 0, Last: -1, PrevTerm: -1, Commit: -1, Abstain: -1},
 		Log:     brokenLog{}, AckWait: time.Second, PendingBytes: 1000, Logger: slog.New(slog.DiscardHandler),
 	}, 1)
+}
+
+// A repair that finds the disk failed reports it beside the syncer, whose own sync may end well in the same turn. The failure counts.
+func TestFailureIsNotUndoneByASyncThatEndsWell(t *testing.T) {
+	r := lone()
+	r.Turn(1)
+	r.SyncDone(errBroken)
+	r.SyncDone(nil)
+	r.Turn(2)
+	if err := r.View().Err; !errors.Is(err, errBroken) {
+		t.Errorf("error is %v, want the disk's", err)
+	}
+}
+
+// A replica whose disk has failed publishes no commit index that its log may not hold (R7), and still answers its readers (R9).
+func TestFailedDiskFreezesTheCommitIndexAndAnswersReads(t *testing.T) {
+	r := lone()
 	r.Turn(1)
 	var status raft.Status
 	r.Propose(NewProposal([][]byte{{1}}, nil, func(p *Proposal) { status = p.Status }))

@@ -231,10 +231,14 @@ func (r *Replica) NeedSync() bool {
 	return true
 }
 
-// SyncDone reports the end of a sync.
+// SyncDone reports the end of a sync. Whoever else finds that the disk has failed reports it here, too: a sync that ends well in the same turn
+// does not undo that.
 func (r *Replica) SyncDone(err error) {
 	r.mu.Lock()
-	r.in.synced, r.in.syncErr = true, err
+	r.in.synced = true
+	if r.in.syncErr == nil {
+		r.in.syncErr = err
+	}
 	r.mu.Unlock()
 	r.signal()
 }
