@@ -94,7 +94,7 @@ func (r *recovery) overDamage(sc *scanner) (bool, error) {
 	case err != nil || !ok:
 		return false, err
 	case found.index == sc.next:
-		if err := s.fillBlank(sc.pos, found.pos, cause); err != nil {
+		if err := s.fillBlank(sc.pos, found.pos, s.gen, cause); err != nil {
 			return false, err
 		}
 	case found.index-1 > r.m.commit:

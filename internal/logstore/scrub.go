@@ -203,7 +203,7 @@ func (s *Store) examine(at cursor, to raft.Index, n int64) (cursor, int64, error
 		case s.movedSince(gen):
 			return at, read, nil // it was no damage, and the log is another one now
 		case ok && found.index == sc.next:
-			err = s.fillBlank(sc.pos, found.pos, cause)
+			err = s.fillBlank(sc.pos, found.pos, gen, cause)
 		case ok:
 			s.markHole(hole{lo: sc.next, hi: found.index, pos: sc.pos, end: found.pos}, gen, cause)
 		case to == last.index:
@@ -229,13 +229,16 @@ func (s *Store) examine(at cursor, to raft.Index, n int64) (cursor, int64, error
 	return cursor{next: sc.next, pos: sc.pos, term: sc.term}, read, nil
 }
 
-// fillBlank writes the blank record that belongs between pos and end, where a file ends, once more.
-func (s *Store) fillBlank(pos, end int64, cause error) error {
+// fillBlank writes the blank record that belongs between pos and end, where a file ends, once more. gen is that of the log in which it was missed.
+func (s *Store) fillBlank(pos, end int64, gen uint64, cause error) error {
 	f := s.use(&s.data, pos)
 	if f == nil {
 		return nil
 	}
 	defer s.done(f)
+	if s.movedSince(gen) {
+		return nil // the log may have started anew in the same place; from here on a reset replaces f, and does not write to it
+	}
 	if f.readOnly {
 		return nil // it stays as it is; the entries are whole
 	}

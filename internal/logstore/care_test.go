@@ -1,0 +1,82 @@
+package logstore
+
+import (
+	"path"
+	"strings"
+	"testing"
+
+	"dledger/internal/raft"
+	"dledger/internal/vfs"
+)
+
+// The search puts a record right in a file that retention deletes in the same moment. The next sync must not stumble over that file, which would make
+// a sound disk a failed one.
+func TestSearchAndRetentionMeetInOneFile(t *testing.T) {
+	for _, dir := range []string{"data", "index"} {
+		t.Run(dir, func(t *testing.T) {
+			m, clock, cfg, s := aged(t, func(c *Config) { c.Repairs = true })
+			must(t, s.Checkpoint())
+			off := int64(20) // of the term in an index record
+			if dir == "data" {
+				_, size, err := s.Pos(0)
+				must(t, err)
+				off = int64(size) // behind the last entry of the first file: its blank record
+				for i := raft.Index(1); ; i++ {
+					pos, size, err := s.Pos(i)
+					must(t, err)
+					if pos >= cfg.DataFileSize {
+						break
+					}
+					off = pos + int64(size)
+				}
+			}
+			must(t, m.Flip(path.Join(cfg.Dir, dir, fileName(0)), off, 1))
+			clock.add(72 * hour)
+			deleted := 0
+			m.SetHook(func(c vfs.Call) error {
+				if c.Op == "write" && strings.Contains(c.Name, "/"+dir+"/") && deleted == 0 {
+					deleted = -1
+					n, err := s.Expire()
+					if err != nil {
+						t.Error(err)
+					}
+					deleted = n
+				}
+				return nil
+			})
+			for done := false; !done; {
+				var err error
+				_, done, err = s.Scrub(1000)
+				must(t, err)
+			}
+			if deleted <= 0 {
+				t.Fatalf("%d files deleted; the test does not do what it is for", deleted)
+			}
+			if err := s.Checkpoint(); err != nil {
+				t.Errorf("checkpoint: %v", err)
+			}
+			m.SetHook(nil)
+			if err := s.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+	}
+}
+
+// A blank record is written only into the log in which it was missed: not into one that was started anew meanwhile, whose entries may lie there.
+func TestBlankIsNotWrittenIntoAnotherLog(t *testing.T) {
+	s := mustOpen(t, sick(vfs.NewMem()))
+	fill(t, s, 9, 1)
+	must(t, s.SetCommit(9))
+	gen := s.gen
+	must(t, s.Reset(100, 100, 1))
+	fill(t, s, 100, 2)
+	fill(t, s, 101, 2) // it takes the place of the former in memory
+	pos, size, err := s.Pos(100)
+	must(t, err)
+	must(t, s.fillBlank(pos, s.data.size, gen, errZeros))
+	if _, _, err := s.Entry(100); err != nil {
+		t.Errorf("entry 100 at %d, %d bytes: %v", pos, size, err)
+	}
+	must(t, s.Close())
+}
