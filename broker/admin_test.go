@@ -540,7 +540,8 @@ func TestConfigurationIsShownAndChanged(t *testing.T) {
 		p.refused(n, mq.CodeSend, sendExt("new", 0), []byte("x"), mq.TopicNotExist, "new")
 		p.refused(n, mq.CodeSend, sendExt(mq.TopicBenchmark, 0), make([]byte, 3000), mq.MessageIllegal, "2048")
 		p.must(n, mq.CodeUpdateBrokerConfig, nil, []byte("brokerPermission=4"))
-		p.refused(n, mq.CodeSend, sendExt(mq.TopicBenchmark, 0), []byte("x"), mq.NoPermission, "forbidden")
+		p.must(n, mq.CodeCreateTopic, ext("topic", "ordered", "defaultTopic", mq.TopicDefault, "readQueueNums", 1, "writeQueueNums", 1, "perm", 6, "topicFilterType", "SINGLE_TAG", "topicSysFlag", 0, "order", "true"), nil)
+		p.refused(n, mq.CodeSend, sendExt("ordered", 0), []byte("x"), mq.NoPermission, "forbidden")
 		for body, want := range map[string]int32{
 			"storePathRootDir=/x":                  mq.NoPermission,
 			"namesrvAddr=10.9.9.9:9876":            mq.NoPermission,

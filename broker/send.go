@@ -16,7 +16,8 @@ import (
 // Compatibility: SEND_MESSAGE (10, long names), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320, both with one-letter names). Whether a body
 // is a batch says its field, not the code. A message sent to a replica that does not lead is passed on; one whose outcome was lost with a leader is
 // looked up by its unique key before it is stored again (see settle), where the original tells the client to try again and stores it twice.
-// Inner batches are not known.
+// Inner batches are not known. As in the original, permissions keep producers away by way of routes: who has not heard yet that a broker or topic is not to be
+// written to any more is served; only order topics of such a broker refuse.
 
 // sendHeader are the fields of a send.
 type sendHeader struct {
@@ -82,11 +83,8 @@ func (b *Broker) send(r *request) {
 // sendTo goes on with a send whose topic is there.
 func (b *Broker) sendTo(r *request, h *sendHeader, t mq.TopicConfig) {
 	switch {
-	case b.conf().Permission&mq.PermWrite == 0:
+	case t.Order && b.conf().Permission&mq.PermWrite == 0:
 		r.sendFailed(mq.NoPermission, "the broker["+b.cfg.IP+"] sending message is forbidden")
-		return
-	case t.Perm&mq.PermWrite == 0:
-		r.sendFailed(mq.NoPermission, "the topic["+h.topic+"] sending message is forbidden")
 		return
 	case h.queue >= max(t.WriteQueueNums, t.ReadQueueNums) || t.WriteQueueNums == 0 && h.queue < 0:
 		r.sendFailed(mq.InvalidParameter, "request queueId["+mq.Itoa(h.queue)+"] is illegal, topic["+h.topic+"] has "+mq.Itoa(max(t.WriteQueueNums, t.ReadQueueNums))+" queues")
