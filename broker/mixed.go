@@ -446,7 +446,7 @@ func (s *state) takeProgress(t *tables) (changed bool) {
 	if raw := s.Progress[serviceTransaction]; raw != nil && mq.Unmarshal(raw, &p) != nil {
 		return changed
 	}
-	next := transactionProgress{Half: max(p.Half, half[0]), Mark: max(p.Mark, t.Offsets[mq.TopicOpHalf+"@"+mq.GroupTransaction][0])}
+	next := transactionProgress{Half: max(p.Half, half[0]), Mark: max(p.Mark, t.Offsets[mq.TopicOpHalf+"@"+mq.GroupTransaction][0]), Checks: p.Checks}
 	if next.Half != p.Half || next.Mark != p.Mark {
 		s.Progress[serviceTransaction], changed = mq.Marshal(next), true
 	}

@@ -430,3 +430,49 @@ func TestFullCopyTellsHowFarQueuesHaveCome(t *testing.T) {
 		}
 	})
 }
+
+// TestQuestionsAboutATransactionAreCountedOverChangesOfLeadership, so that one that nobody decides is given up in the end.
+func TestQuestionsAboutATransactionAreCountedOverChangesOfLeadership(t *testing.T) {
+	inCluster(t, 3, func(cfg *Config) {
+		cfg.TransactionEvery, cfg.TransactionTimeout, cfg.TransactionChecks = 7*time.Second, 2*time.Second, 4
+	}, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		p.must(c.leader(), mq.CodeSend, sendExt("t", 0, "sysFlag", mq.SysPrepared, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01U\x02"), []byte("half"))
+		var times []string
+		beat := func() {
+			for _, id := range c.IDs() {
+				if c.brokers[id] != nil {
+					p.must(id, mq.CodeHeartbeat, nil, []byte(`{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[]}`))
+				}
+			}
+			time.Sleep(time.Second)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			for _, f := range p.requests {
+				if f.Code != mq.CodeCheckTransaction {
+					continue
+				}
+				m, _, err := mq.ParseStored(f.Body)
+				if err != nil {
+					c.T.Fatal(err)
+				}
+				times = append(times, strings.Clone(m.Prop(mq.PropCheckTimes)))
+			}
+			p.requests = nil
+		}
+		for range 20 {
+			beat()
+		}
+		old := c.leader()
+		c.kill(old)
+		c.leader()
+		c.start(old)
+		for range 60 {
+			beat()
+		}
+		equal(c.T, "the questions' numbers", times, []string{"1", "2", "3", "4"})
+		if n := c.brokers[c.leader()].store.MaxOffset(mq.TopicTransCheckMax, 0); n != 1 {
+			c.T.Errorf("%d transactions are given up, want 1", n)
+		}
+	})
+}

@@ -22,7 +22,7 @@ import (
 // RMQ_SYS_TRANS_HALF_TOPIC. A commit stores the real message, with the half's offset as its prepared offset, and beside it, as for a rollback, a mark in
 // RMQ_SYS_TRANS_OP_HALF_TOPIC whose body is the half's queue offset. Marks are written with the message, not seconds later in bundles; bundles
 // of the original are read. Halves without a mark are asked about, again and again up to TransactionChecks; the original stores a half
-// anew for each question, here the question names the half itself.
+// anew for each question, with their number, here the question names the half itself, and their number is written down every five seconds.
 
 // half is a transaction that is open.
 type half struct {
@@ -47,14 +47,18 @@ type transactions struct {
 	marks  int64 // of the queue of marks
 	halves map[int64]*half
 	done   map[int64]int64 // halves from low on whose mark is known, and the offset of the mark
+	asked  map[int64]int   // how often former leaders have asked about halves that are not read yet
 	saved  progress
 }
 
 // transactionProgress is what stands in the log of it: all halves below Half are done, and the marks of all others lie at Mark or behind.
 type transactionProgress struct {
-	Half int64 `json:"half"`
-	Mark int64 `json:"mark"`
+	Half   int64         `json:"half"`
+	Mark   int64         `json:"mark"`
+	Checks map[int64]int `json:"checks,omitempty"` // how often producers were asked, by the halves' offsets; of checksMax halves at most, the oldest
 }
+
+const checksMax = 10_000
 
 // isHalf tells messages of a transaction from others, and from those of one that are consumed again later.
 func isHalf(m *mq.Message) bool {
@@ -263,8 +267,15 @@ func (t *transactions) look() error {
 				return err
 			}
 			if _, ok := t.done[m.QueueOffset]; !ok && m.QueueOffset >= t.low {
-				t.halves[m.QueueOffset] = &half{offset: m.QueueOffset, pos: m.PhysicalOffset, stored: m.StoreTime}
+				h := &half{offset: m.QueueOffset, pos: m.PhysicalOffset, stored: m.StoreTime, checks: t.asked[m.QueueOffset]}
+				if n, err := strconv.Atoi(m.Prop(mq.PropCheckTimes)); err == nil { // a Java leader has stored it anew
+					h.checks = max(h.checks, n)
+				}
+				t.halves[m.QueueOffset] = h
 			}
+		}
+		for i := t.read; i < g.Next; i++ {
+			delete(t.asked, i)
 		}
 		t.read = g.Next
 	}
@@ -281,7 +292,7 @@ func (b *Broker) transacted(ctx context.Context, _ dledger.Term) error {
 	t.saved = progress{b: b, name: serviceTransaction}
 	var p transactionProgress
 	err := t.saved.load(&p)
-	t.low, t.read, t.marks = p.Half, p.Half, p.Mark
+	t.low, t.read, t.marks, t.asked = p.Half, p.Half, p.Mark, p.Checks
 	t.mu.Unlock()
 	defer func() {
 		t.mu.Lock()
@@ -330,9 +341,14 @@ func (b *Broker) transacted(ctx context.Context, _ dledger.Term) error {
 
 // progress is what the next leader needs. The caller holds mu.
 func (t *transactions) progress() transactionProgress {
-	p := transactionProgress{t.low, t.marks}
+	p := transactionProgress{Half: t.low, Mark: t.marks, Checks: map[int64]int{}}
 	for _, mark := range t.done {
 		p.Mark = min(p.Mark, mark)
+	}
+	for i := t.low; i < t.read && len(p.Checks) < checksMax; i++ {
+		if h := t.halves[i]; h != nil && h.checks > 0 {
+			p.Checks[i] = h.checks
+		}
 	}
 	return p
 }
