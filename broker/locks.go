@@ -1,7 +1,10 @@
 package broker
 
 import (
+	"encoding/hex"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"dledger/internal/mq"
 )
@@ -14,10 +17,10 @@ func (b *Broker) lockRequest(r *request) (q mq.LockRequest, rec *lockRecord, ok 
 		r.malformed(err)
 		return q, nil, false
 	}
-	rec = &lockRecord{Group: q.ConsumerGroup, Client: q.ClientID}
+	rec = &lockRecord{Group: inJSON(q.ConsumerGroup), Client: inJSON(q.ClientID)}
 	for _, queue := range q.Queues {
 		if queue.BrokerName == "" || queue.BrokerName == b.cfg.Name {
-			rec.Queues = append(rec.Queues, lockQueue{queue.Topic, queue.QueueID})
+			rec.Queues = append(rec.Queues, lockQueue{inJSON(queue.Topic), queue.QueueID})
 		}
 	}
 	if rec.Group == "" || rec.Client == "" {
@@ -25,6 +28,14 @@ func (b *Broker) lockRequest(r *request) (q mq.LockRequest, rec *lockRecord, ok 
 		return q, nil, false
 	}
 	return q, rec, true
+}
+
+// inJSON gives a text by which a client is known in records, which are JSON: itself, or what stands for bytes that are no UTF-8. No two have the same.
+func inJSON(s string) string {
+	if utf8.ValidString(s) && !strings.HasPrefix(s, "\x00") {
+		return s
+	}
+	return "\x00" + hex.EncodeToString([]byte(s))
 }
 
 func (b *Broker) lockQueues(r *request) {
@@ -39,7 +50,7 @@ func (b *Broker) lockQueues(r *request) {
 		}
 		answer := mq.LockAnswer{Queues: []mq.MessageQueue{}}
 		for _, queue := range q.Queues {
-			if b.meta.lockedBy(rec.Group, queueKey{queue.Topic, queue.QueueID}) == rec.Client {
+			if b.meta.lockedBy(rec.Group, queueKey{inJSON(queue.Topic), queue.QueueID}) == rec.Client {
 				answer.Queues = append(answer.Queues, queue)
 			}
 		}
