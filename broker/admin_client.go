@@ -215,9 +215,7 @@ func (b *Broker) relay(r *request, f *mq.Fields, body []byte) {
 		r.refuse(mq.SystemError, "The Consumer <%s> Version <%d> too low to finish, please upgrade it to V3_1_8_SNAPSHOT", id, all[i].version)
 		return
 	}
-	ext := maps.Clone(r.frame.Ext)
-	delete(ext, fieldFrom)
-	delete(ext, fieldSettle)
+	ext := clientsOwn(r.frame.Ext)
 	ext["brokerName"] = b.cfg.Name
 	err := all[i].session.conn.Go(remoting.Request{Code: r.code(), Ext: ext}, relayTimeout, func(a *remoting.Frame, err error) {
 		switch {
@@ -249,7 +247,7 @@ func (b *Broker) consumeDirectly(r *request) {
 		r.malformed(err)
 		return
 	}
-	stored, err := b.store.MessageAt(pos)
+	stored, err := b.storedAt(pos)
 	if err != nil {
 		if !r.toLeader() {
 			r.refuse(mq.SystemError, "can not find message by the offset, %d: %v", pos, err)

@@ -28,11 +28,20 @@ const (
 	heartbeatsMax = 1000 // groups in one heartbeat
 )
 
+// Bounds of what clients have said, in bytes of memory, by estimate.
+const (
+	saidMax   = 256 << 20
+	saidOne   = 32 << 20 // of one connection
+	saidEach  = 400      // of a group, a member or a subscription, beside its texts
+	saidPause = time.Second
+)
+
 // session is one connection of a client, or of another replica.
 type session struct {
 	conn *remoting.Conn
 	addr netip.AddrPort
 	sent atomic.Int64 // when it last sent a message, in ns; 0 = never
+	said int          // as clients.said; clients.mu
 
 	pulls map[*pull]struct{} // held ones; polls.mu, as what follows
 	gone  bool               // the connection is closed
@@ -99,6 +108,8 @@ type clients struct {
 	consumers map[string]*consumers
 	producers map[string]map[*session]*member
 	reports   map[string]*report // what other replicas have told, by their addresses
+	said      int                // bytes of what was said: as counted last, and all that came since
+	counted   time.Time          // when that was
 	wake      chan struct{}
 }
 
@@ -171,6 +182,9 @@ func (c *clients) run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		now := time.Now()
+		c.mu.Lock()
+		c.count(now)
+		c.mu.Unlock()
 		silent := func(m *member) bool { return now.Sub(m.seen) > clientLife }
 		var tell []string
 		c.mu.Lock()
@@ -237,6 +251,10 @@ func (b *Broker) heartbeat(r *request) {
 		r.refuse(mq.SystemError, "heartbeat of client %.100q with %d groups: it needs an id, and at most %d groups", h.ClientID, len(h.Consumers)+len(h.Producers), heartbeatsMax)
 		return
 	}
+	if !b.clients.room(r.session, len(r.body())+saidEach*heartbeatParts(&h)) {
+		r.refuse(mq.SystemBusy, "[OVERLOAD]heartbeat of client %.100q: no room for more groups and subscriptions", h.ClientID)
+		return
+	}
 	var tell []string
 	wanted := h.Fingerprint == 0 // the subscriptions, with the next heartbeat
 	for i := range h.Consumers {
@@ -271,6 +289,66 @@ func (b *Broker) heartbeat(r *request) {
 		b.ensureGroup(g.GroupName, done)
 	}
 	done(nil)
+}
+
+// heartbeatParts counts what a heartbeat leaves in memory.
+func heartbeatParts(h *mq.Heartbeat) int {
+	n := 2*len(h.Consumers) + 2*len(h.Producers)
+	for i := range h.Consumers {
+		n += len(h.Consumers[i].Subscriptions)
+	}
+	return n
+}
+
+// room takes so many bytes for what a connection says; false: there are no more. What is said again counts again, until it is counted anew.
+func (c *clients) room(s *session, n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.said+n > saidMax || s.said+n > saidOne {
+		if now := time.Now(); now.Sub(c.counted) >= saidPause {
+			c.count(now)
+		}
+	}
+	if c.said+n > saidMax || s.said+n > saidOne {
+		return false
+	}
+	c.said += n
+	s.said += n
+	return true
+}
+
+// count finds out how much of what was said is still there; mu is held.
+func (c *clients) count(now time.Time) {
+	c.said, c.counted = 0, now
+	for s := range c.sessions {
+		s.said = 0
+	}
+	add := func(s *session, n int) {
+		c.said += n
+		if s != nil {
+			s.said += n
+		}
+	}
+	for group, g := range c.consumers {
+		size := saidEach + len(group)
+		for topic, sub := range g.subs {
+			size += saidEach + 2*len(topic) + len(sub.data.SubString)
+		}
+		var first *session // its members have said the same
+		for _, m := range g.members {
+			if first == nil {
+				first = m.session
+			}
+			add(m.session, saidEach+len(m.id))
+		}
+		add(first, size)
+	}
+	for group, members := range c.producers {
+		add(nil, saidEach+len(group))
+		for s := range members {
+			add(s, saidEach)
+		}
+	}
 }
 
 // beat notes a client's part in a consumer group. changed: its members have to hear of it; stale: the client has left its subscriptions out, and has to send
@@ -328,6 +406,9 @@ func (c *clients) produces(r *request, group, id string) (changed bool) {
 	m := c.producers[group][r.session]
 	c.mu.RUnlock()
 	if m != nil && id == "" {
+		return false
+	}
+	if m == nil && id == "" && !c.room(r.session, len(group)+2*saidEach) { // one with an id comes from a heartbeat, which has asked
 		return false
 	}
 	c.mu.Lock()

@@ -374,3 +374,6 @@ func equal[T comparable](t *testing.T, what string, got, want []T) {
 		t.Errorf("%s: %v, want %v", what, got, want)
 	}
 }
+
+// secret is what the members know each other by.
+func (c *cluster) secret() string { return *c.brokers[c.leader()].meta.pass.Load() }

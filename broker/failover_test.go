@@ -425,7 +425,7 @@ func TestPullThatIsPassedOnWaitsAtTheLeader(t *testing.T) {
 			c.T.Errorf("code %d %s after %v", f.Code, f.Remark, time.Since(from))
 		}
 		for _, offset := range []int64{1, 7} {
-			f := q.call(follower, mq.CodePull, pullExt("g", "t", 1, offset, 0, fieldFrom, "10.1.0.9:1"), nil)
+			f := q.call(follower, mq.CodePull, pullExt("g", "t", 1, offset, 0, fieldFrom, "10.1.0.9:1", fieldMember, c.secret()), nil)
 			if f.Code != mq.ServiceNotAvailable {
 				c.T.Errorf("passed to a replica that does not lead: code %d %s %v", f.Code, f.Remark, f.Ext)
 			}

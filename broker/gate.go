@@ -226,6 +226,9 @@ func (g *gate) tell(code int32, ext map[string]string, body ...[]byte) bool {
 		return false
 	}
 	ext[fieldFrom] = g.b.host.String()
+	if !java {
+		ext[fieldMember] = *g.b.meta.pass.Load()
+	}
 	return g.b.replicas.Go(leader, remoting.Request{Code: code, Ext: ext}, forwardTimeout, nil, body...) == nil
 }
 
@@ -262,9 +265,12 @@ func (r *request) lost() {
 
 // forward sends a request to the leader's address and its answer back.
 func (g *gate) forward(r *request, leader string, java bool) {
-	ext := make(map[string]string, len(r.frame.Ext)+2)
+	ext := make(map[string]string, len(r.frame.Ext)+3)
 	maps.Copy(ext, r.frame.Ext)
 	ext[fieldFrom] = r.from.String()
+	if !java {
+		ext[fieldMember] = *g.b.meta.pass.Load()
+	}
 	if r.settle {
 		ext[fieldSettle] = mq.Itoa(r.after)
 	}

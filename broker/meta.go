@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,6 +43,7 @@ type record struct {
 type leaderRecord struct {
 	ID      string `json:"id"`
 	Address string `json:"address"`
+	Secret  string `json:"secret,omitempty"` // what members of the group know each other by; the first one in the log counts
 }
 
 // fullRecord opens a copy of everything: this record and the parts-1 that follow are the whole state. One is made in each data file of the log, so
@@ -52,6 +54,8 @@ type fullRecord struct {
 	Locks []lockRecord            `json:"locks,omitempty"`
 	Peers map[string]string       `json:"peers,omitempty"` // addresses of replicas that have led, by id
 	Ver   map[string]tableVersion `json:"versions,omitempty"`
+
+	Secret string `json:"secret,omitempty"` // as in leaderRecord
 }
 
 // change is a record on its way.
@@ -71,6 +75,7 @@ type meta struct {
 	topic string
 	wake  chan struct{}
 	ends  atomic.Pointer[map[string]map[int32]int64] // state.Floors, for the log's goroutine, which waits for no lock
+	pass  atomic.Pointer[string]                     // state.Secret
 
 	mu         sync.RWMutex // held for as long as it takes to copy the state's tables, but not what they hold
 	state      state
@@ -91,13 +96,19 @@ func openMeta(b *Broker) (*meta, error) {
 	if err := m.load(); err != nil {
 		return nil, err
 	}
-	floors := m.state.Floors
-	m.ends.Store(&floors)
+	m.publish()
 	return m, nil
 }
 
 // ErrNotServing: this replica is not, or no longer, the leader that writes records.
 var errNotServing = &dledger.NotLeaderError{}
+
+// publish shows others what they look at without a lock. mu is held.
+func (m *meta) publish() {
+	floors, secret := m.state.Floors, m.state.Secret
+	m.ends.Store(&floors)
+	m.pass.Store(&secret)
+}
 
 // submit gives the group a change. done is called once, from another goroutine or this one, and must not block.
 func (m *meta) submit(rec record, done func(error)) {
@@ -149,7 +160,11 @@ func (m *meta) kick() {
 
 // leaderMessage is what the store opens each leadership with.
 func (m *meta) leaderMessage(term dledger.Term) *mq.Message {
-	return m.message(&record{Kind: "leader", Term: int64(term), Leader: &leaderRecord{ID: m.b.cfg.Log.ID, Address: m.b.cfg.address()}})
+	secret := *m.pass.Load()
+	if secret == "" {
+		secret = rand.Text()
+	}
+	return m.message(&record{Kind: "leader", Term: int64(term), Leader: &leaderRecord{ID: m.b.cfg.Log.ID, Address: m.b.cfg.address(), Secret: secret}})
 }
 
 // lead begins to write in a term; resign ends it, what waits is refused.
@@ -317,8 +332,7 @@ func (m *meta) apply(pos int64, msg *mq.Message) error {
 		return nil
 	}
 	m.state.apply(&rec, pos, func() state { return newState(&m.b.cfg) })
-	floors := m.state.Floors
-	m.ends.Store(&floors)
+	m.publish()
 	if rec.Leader != nil {
 		close(m.told)
 		m.told = make(chan struct{})
@@ -376,7 +390,7 @@ func (m *meta) full() []record {
 
 // fullOf is full for a state and the floors that belong to it.
 func (m *meta) fullOf(s *state, floors map[string]map[int32]int64) []record {
-	first := record{Kind: "full", Term: m.leading, Full: &fullRecord{Peers: maps.Clone(s.Replicas), Ver: maps.Clone(s.Versions)}, Progress: maps.Clone(s.Progress)}
+	first := record{Kind: "full", Term: m.leading, Full: &fullRecord{Peers: maps.Clone(s.Replicas), Ver: maps.Clone(s.Versions), Secret: s.Secret}, Progress: maps.Clone(s.Progress)}
 	recs := []record{first}
 	part := func() *record {
 		recs = append(recs, record{Kind: "full", Term: m.leading, Full: &fullRecord{}})

@@ -76,7 +76,7 @@ func (b *Broker) pull(r *request) {
 		}
 		return
 	}
-	if topic.Perm&mq.PermRead == 0 {
+	if topic.Perm&mq.PermRead == 0 || p.key.Topic == b.meta.topic {
 		p.refuse(3, mq.NoPermission, "the topic["+p.key.Topic+"] pulling message is forbidden")
 		return
 	}

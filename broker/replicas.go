@@ -2,10 +2,12 @@ package broker
 
 import (
 	"context"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"maps"
 	"net/netip"
+	"strings"
 	"time"
 
 	"dledger/internal/mq"
@@ -27,6 +29,7 @@ const (
 	reportEvery = 10 * time.Second
 	reportPause = 50 * time.Millisecond // changes that come together are told together
 	reportLife  = 3 * reportEvery
+	reportsMax  = 64
 )
 
 // report is what a replica tells of its clients.
@@ -124,6 +127,19 @@ func (g *consumers) report(name string, now time.Time) reportedGroup {
 	return d
 }
 
+// fromMember tells whether a request comes from a member of the group: only members have the log, and this secret is given to nobody else (decision 17).
+func (b *Broker) fromMember(f *remoting.Frame) bool {
+	secret := *b.meta.pass.Load()
+	return secret != "" && subtle.ConstantTimeCompare([]byte(f.Ext[fieldMember]), []byte(secret)) == 1
+}
+
+// clientsOwn gives the fields of a request without those that replicas have added.
+func clientsOwn(ext map[string]string) map[string]string {
+	own := maps.Clone(ext)
+	maps.DeleteFunc(own, func(name, _ string) bool { return strings.HasPrefix(name, "__dledger") })
+	return own
+}
+
 // told takes another replica's report.
 func (b *Broker) told(r *request) {
 	rep := &report{at: time.Now()}
@@ -134,7 +150,13 @@ func (b *Broker) told(r *request) {
 	c := &b.clients
 	var news []string
 	c.mu.Lock()
+	c.others(func(*report) {}) // forgets those of replicas that have gone
 	old := c.reports[rep.Address]
+	if old == nil && len(c.reports) >= reportsMax {
+		c.mu.Unlock()
+		r.refuse(mq.SystemBusy, "[OVERLOAD]%d replicas report already", reportsMax)
+		return
+	}
 	c.reports[rep.Address] = rep
 	for group, g := range rep.Consumers {
 		var before []reportedPeer
@@ -236,7 +258,7 @@ func (b *Broker) askClient(p peer, req remoting.Request, timeout time.Duration, 
 	if ext == nil {
 		ext = map[string]string{}
 	}
-	ext[fieldFrom], ext[fieldCode], ext[fieldGroup], ext[fieldClient] = b.host.String(), mq.Itoa(req.Code), p.group, p.id
+	ext[fieldFrom], ext[fieldMember], ext[fieldCode], ext[fieldGroup], ext[fieldClient] = b.host.String(), *b.meta.pass.Load(), mq.Itoa(req.Code), p.group, p.id
 	return b.replicas.Go(p.via, remoting.Request{Code: codeRelay, Ext: ext}, timeout, done, body...)
 }
 
@@ -253,10 +275,7 @@ func (b *Broker) handOn(r *request) {
 		r.refuse(mq.SystemError, "client %q of group %s is not connected here", id, group)
 		return
 	}
-	ext := maps.Clone(r.frame.Ext)
-	for _, name := range []string{fieldFrom, fieldCode, fieldGroup, fieldClient} {
-		delete(ext, name)
-	}
+	ext := clientsOwn(r.frame.Ext)
 	var done func(*remoting.Frame, error)
 	if !r.oneWay() {
 		done = func(a *remoting.Frame, err error) {

@@ -78,6 +78,7 @@ func table() map[int32]route {
 // Fields that replicas add when they pass a request on; clients never see them.
 const (
 	fieldFrom      = "__dledgerFrom"      // the client's address
+	fieldMember    = "__dledgerMember"    // the group's secret: who knows it is a member
 	fieldSettle    = "__dledgerSettle"    // the request may have been carried out already: look, from this position on, before doing it again
 	fieldLate      = "__dledgerLate"      // an offset that a former leader could not write: it counts if it is ahead
 	fieldUndecided = "__dledgerUndecided" // in an answer: it may yet be carried out
@@ -158,7 +159,12 @@ func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
 	}
 	s := c.Value.(*session)
 	r := &request{b: b, session: s, ref: f.Ref(), frame: *f, route: rt, from: s.addr, due: time.Now().Add(b.cfg.ForwardWait)}
-	if from, ok := f.Ext[fieldFrom]; ok {
+	from, passed := f.Ext[fieldFrom]
+	if (passed || f.Code == codeTellClients || f.Code == codeRelay) && !b.fromMember(f) { // or from one that this replica has not heard the secret with yet
+		r.refuse(mq.ServiceNotAvailable, "only members of the group pass requests on")
+		return
+	}
+	if passed {
 		r.passed = true
 		if at, ok := f.Ext[fieldSettle]; ok {
 			r.settle = true

@@ -61,7 +61,7 @@ func TestRestOfABatchFollowsWhatIsThere(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 			}
-			r := ext("a", "p", "b", "t", "c", mq.TopicDefault, "d", 4, "e", -1, "f", 0, "g", 1, "h", 0, "i", "", "m", "true", fieldFrom, "10.1.0.9:1", fieldSettle, after)
+			r := ext("a", "p", "b", "t", "c", mq.TopicDefault, "d", 4, "e", -1, "f", 0, "g", 1, "h", 0, "i", "", "m", "true", fieldFrom, "10.1.0.9:1", fieldMember, c.secret(), fieldSettle, after)
 			if left == 0 {
 				r["e"] = "0"
 			}
@@ -91,7 +91,7 @@ func TestSendBackOfAMessageWithoutUniqueKeyIsFoundAgain(t *testing.T) {
 		for range 2 {
 			p.must(n, mq.CodeSendBack, back, nil)
 			time.Sleep(time.Second)
-			back[fieldFrom], back[fieldSettle] = "10.1.0.9:1", fmt.Sprint(r.Pos[0])
+			back[fieldFrom], back[fieldMember], back[fieldSettle] = "10.1.0.9:1", c.secret(), fmt.Sprint(r.Pos[0])
 		}
 		c.same(n, mq.TopicSchedule, 17, []string{"x"})
 	})

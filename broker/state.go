@@ -26,6 +26,7 @@ type state struct {
 	Term     int64             `json:"term"`     // of that record
 	FullPos  int64             `json:"fullPosition"`
 	Replicas map[string]string `json:"replicas"` // addresses of those that have led, by id
+	Secret   string            `json:"secret"`   // what members of the group know each other by; "" = no leader has written one
 
 	Topics   map[string]mq.TopicConfig             `json:"topics"`
 	Groups   map[string]mq.SubscriptionGroupConfig `json:"groups"`
@@ -80,6 +81,9 @@ func (s *state) apply(rec *record, pos int64, fresh func() state) {
 	s.Pos, s.Term = pos, max(s.Term, rec.Term)
 	if rec.Leader != nil {
 		s.Replicas[rec.Leader.ID] = rec.Leader.Address
+		if s.Secret == "" {
+			s.Secret = rec.Leader.Secret
+		}
 	}
 	if len(rec.Topics) > 0 || len(rec.NoTopics) > 0 {
 		s.touch(tableTopics, rec.At)
@@ -168,7 +172,7 @@ func (s *state) applyFull(rec *record, pos int64, fresh func() state) {
 	f := rec.Full
 	if f.Part == 0 {
 		n := fresh()
-		n.FullPos = pos
+		n.FullPos, n.Secret = pos, f.Secret
 		maps.Copy(n.Replicas, f.Peers)
 		maps.Copy(n.Versions, f.Ver)
 		s.building, s.before = &n, s.Pos
@@ -278,6 +282,13 @@ func (m *meta) groupConfig(name string) (mq.SubscriptionGroupConfig, bool) {
 	defer m.mu.RUnlock()
 	g, ok := m.state.Groups[name]
 	return g, ok
+}
+
+// counts tells how many topics and groups there are.
+func (m *meta) counts() (topics, groups int) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return len(m.state.Topics), len(m.state.Groups)
 }
 
 func (m *meta) topics() map[string]mq.TopicConfig {

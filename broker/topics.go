@@ -83,6 +83,10 @@ func (b *Broker) topicForSend(r *request, name, template string, queues int32, l
 			r.refuse(mq.TopicNotExist, "topic[%s] not exist, apply first please!", name)
 			return nil
 		}
+		if have, _ := b.meta.counts(); have >= topicsMax {
+			r.refuse(mq.TopicNotExist, "topic[%s] not exist, apply first please! There are %d, and no more are made for producers that name them", name, have)
+			return nil
+		}
 		n := max(min(queues, like.WriteQueueNums), 0)
 		t = mq.NewTopicConfig(name, n, like.Perm&^mq.PermInherit)
 		t.TopicSysFlag, t.TopicFilterType = like.TopicSysFlag, like.TopicFilterType
@@ -111,6 +115,12 @@ func (b *Broker) failed(r *request, err error) {
 	b.gate.retry(r, err.Error())
 }
 
+// Bounds of what clients make by naming it. What operators make is not counted against them.
+const (
+	topicsMax = 500_000 // among them one for each group
+	groupsMax = 100_000
+)
+
 // ensureTopic makes a topic if it is not there; done follows when it is, possibly at once.
 func (b *Broker) ensureTopic(t mq.TopicConfig, done func(error)) {
 	if _, ok := b.meta.topicConfig(t.TopicName); ok {
@@ -131,6 +141,10 @@ func (b *Broker) ensureGroup(name string, done func(error)) {
 		}
 		if err := mq.CheckGroup(name); err != nil {
 			done(fmt.Errorf("%w: %w", errNoGroup, err))
+			return
+		}
+		if _, n := b.meta.counts(); n >= groupsMax {
+			done(fmt.Errorf("%w: there are %d groups, and no more are made for clients that name them", errNoGroup, n))
 			return
 		}
 		config = mq.DefaultGroup(name)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"dledger/internal/mq"
+	"dledger/internal/msgstore"
 )
 
 // Compatibility: QUERY_MESSAGE (12), VIEW_MESSAGE_BY_ID (33), CONSUMER_SEND_MSG_BACK (36). Offsets are the same on all replicas, so each finds a message by an
@@ -19,7 +20,7 @@ func (b *Broker) viewMessage(r *request) {
 		r.malformed(err)
 		return
 	}
-	stored, err := b.store.MessageAt(offset)
+	stored, err := b.storedAt(offset)
 	if err != nil {
 		if !r.toLeader() {
 			r.refuse(mq.SystemError, "can not find message by the offset, %d: %v", offset, err)
@@ -38,6 +39,10 @@ func (b *Broker) queryMessage(r *request) {
 	}
 	if err := f.Err(); err != nil {
 		r.malformed(err)
+		return
+	}
+	if topic == b.meta.topic {
+		r.refuse(mq.NoPermission, "the topic[%s] is the group's own", topic)
 		return
 	}
 	res, err := b.store.Query(topic, key, min(max(n, 1), queryMax), begin, end)
@@ -122,9 +127,21 @@ func (b *Broker) sendBack(r *request) {
 	})
 }
 
+// storedAt gives the committed message at a physical offset, in stored form. To clients the group's own records are not there (fromMember).
+func (b *Broker) storedAt(offset int64) ([]byte, error) {
+	stored, err := b.store.MessageAt(offset)
+	if err != nil {
+		return nil, err
+	}
+	if m, _, err := mq.ParseStored(stored); err != nil || m.Topic == b.meta.topic {
+		return nil, msgstore.ErrNotFound
+	}
+	return stored, nil
+}
+
 // messageAt reads a committed message; its parts are the log's memory.
 func (b *Broker) messageAt(offset int64) (mq.Message, error) {
-	stored, err := b.store.MessageAt(offset)
+	stored, err := b.storedAt(offset)
 	if err != nil {
 		return mq.Message{}, err
 	}
