@@ -108,8 +108,10 @@ func open(cfg Config, peers []Peer) (*Ledger, error) {
 	if in.New && !in.Behind && (cfg.Compat != CompatGo || len(peers) < 3) {
 		// Java members do not tell of a past, and of two members each has all that was ever committed.
 		in.New = false
-		if err := store.Joined(); err != nil {
-			return nil, errors.Join(err, store.Close())
+		if in.Abstain < 0 {
+			if err := store.Joined(); err != nil {
+				return nil, errors.Join(err, store.Close())
+			}
 		}
 	}
 	l.loop = replica.New(replica.Config{Core: cfg.core(peers), Initial: in, Log: storeLog{store}, Net: l.net,

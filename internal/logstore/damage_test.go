@@ -165,6 +165,12 @@ func TestLostTailIsRememberedUntilItIsBack(t *testing.T) {
 		}
 		m.Crash(vfs.KeepAll)
 	}
+	other := m.Fork(vfs.KeepAll)
+	must(t, mustOpen(t, small(other)).Joined()) // a later term has committed without it
+	other.Crash(vfs.KeepNone)
+	if st := mustOpen(t, small(other)).State(); st.TailLost != -1 {
+		t.Errorf("lost %d after the member has caught up otherwise", st.TailLost)
+	}
 	s = mustOpen(t, small(m))
 	fill(t, s, 29, 2)
 	if st := s.State(); st.TailLost != 29 {

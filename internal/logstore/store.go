@@ -320,18 +320,18 @@ func (s *Store) State() State {
 		Durable: s.durable.index, Commit: s.commit, Term: s.term, Vote: s.vote, TailLost: s.lost, Behind: s.behind, New: s.new}
 }
 
-// Joined notes that nobody counts on this node any more for what it does not have: State.Behind and State.New are over. It is durable
+// Joined notes that nobody counts on this node any more for what it does not have: State.TailLost, State.Behind and State.New are over. It is durable
 // when it returns.
 func (s *Store) Joined() error {
 	if err := s.usable(); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.behind, s.new = false, false
+	s.behind, s.new, s.lost = false, false, -1
 	s.mu.Unlock()
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()
-	return s.fail(s.side.save(func(m *meta) { m.behind, m.new = false, false }))
+	return s.fail(s.side.save(func(m *meta) { m.behind, m.new, m.lost = false, false, -1 }))
 }
 
 // Bounds is where the log begins.

@@ -171,6 +171,7 @@ type Core struct {
 	durableAt Instant // last time durable moved or had nothing to wait for
 	abstain   Index   // see Initial.Abstain; -1 when this node votes
 	lostAt    Term    // the term found at the start, where something was lost
+	owed      Index   // as abstain, but until what ends the abstention is durable here; see Joined
 	behind    bool    // see Initial.Behind
 	goal      Index   // where behind: what has to be committed here to have caught up with this leader; noMatch until it has compared
 	unmet     []ID    // see Initial.New: those that have not told yet whether the group has a past; nil where that is known
@@ -230,10 +231,10 @@ const maxHeld = 1 << 13
 // New makes the core of a member that has just started. Its first campaign is in a term above the stored one (R8).
 func New(cfg Config, in Initial, now Instant) *Core {
 	c := &Core{cfg: cfg, quorum: len(cfg.Members)/2 + 1, now: now, term: in.Term, vote: in.Vote, commit: in.Commit, published: in.Commit, durable: in.Last, durableAt: now,
-		abstain: -1, behind: in.Behind, goal: noMatch, matched: noMatch, differs: noDifference,
+		abstain: -1, owed: -1, behind: in.Behind, goal: noMatch, matched: noMatch, differs: noDifference,
 		log: shape{first: in.First, last: in.Last, prevTerm: in.PrevTerm, runs: slices.Clone(in.Runs)}}
 	if in.Abstain > in.Last {
-		c.abstain, c.lostAt = in.Abstain, in.Term
+		c.abstain, c.owed, c.lostAt = in.Abstain, in.Abstain, in.Term
 	}
 	c.check(in)
 	for _, id := range cfg.Members {
@@ -295,8 +296,8 @@ func (c *Core) Abstaining() bool { return c.missing() || c.log.lastTerm() == Unk
 // missing tells whether others may count on this node for something that it does not have.
 func (c *Core) missing() bool { return c.abstain >= 0 || c.behind || c.unmet != nil }
 
-// Joined tells that nothing is left of what Initial.Behind and Initial.New say.
-func (c *Core) Joined() bool { return !c.behind && c.unmet == nil && !c.lapsed }
+// Joined tells that nothing is left of what Initial.Abstain, Initial.Behind and Initial.New say, and that a power cut now would not bring it back.
+func (c *Core) Joined() bool { return !c.behind && c.unmet == nil && !c.lapsed && c.owed < 0 }
 
 // PeerStatus is the leader's view of one other member.
 type PeerStatus struct {
@@ -498,6 +499,7 @@ func (c *Core) Durable(i Index, t Term) {
 	}
 	c.durable, c.durableAt = i, c.now
 	c.release()
+	c.caughtUp()
 	if c.role == Leader {
 		c.advance()
 	}

@@ -323,9 +323,16 @@ func (c *Core) firstDifference(m *Message, hi Index) Index {
 
 // caughtUp ends the abstention of a node that holds again what it had lost (see Initial.Abstain and Initial.Behind). A leader that this
 // node helped to elect, or has acknowledged entries to, has all that anybody counts on this node for; a later one was elected without it.
+//
+// What is committed may be on the others' disks alone. A node that is behind knows of nothing that would make it abstain again if a power cut took
+// that, so it waits for its own sync, too. Where the lost tail is known, the store remembers it until then (see Joined).
 func (c *Core) caughtUp() {
-	if c.behind && c.goal != noMatch && c.commit >= c.goal {
-		c.behind = false
+	kept := min(c.commit, c.durable)
+	if c.behind && c.goal != noMatch && kept >= c.goal {
+		c.behind, c.owed = false, -1
+	}
+	if t, ok := c.log.term(kept); c.owed >= 0 && (c.durable >= c.owed || ok && t > c.lostAt) {
+		c.owed = -1
 	}
 	if c.abstain < 0 {
 		return

@@ -294,9 +294,6 @@ func (n *node) crash(keep Index) {
 	d.entries = d.entries[:keep-d.first+1]
 	d.synced = keep
 	d.gen++
-	if n.core.abstain < 0 {
-		d.abstain = -1
-	}
 	n.core = nil
 	n.life++
 	n.timer++
@@ -421,6 +418,9 @@ func (n *node) perform() {
 	}
 	n.checkCommit(d.commit, r.Commit)
 	d.commit = max(d.commit, r.Commit)
+	if c.Joined() {
+		d.abstain, d.behind, d.new = -1, false, false
+	}
 	for i := range r.Messages {
 		m := r.Messages[i]
 		n.checkMessage(&m)

@@ -110,6 +110,9 @@ const (
 )
 
 func (c *Core) becomeLeader() {
+	if c.lapsed {
+		c.owed = -1 // what everybody lacks is gone
+	}
 	c.role, c.leader, c.led, c.lapsed = Leader, c.cfg.ID, c.cfg.ID, false
 	c.campaign.phase = idle
 	if c.transfer.to != "" {

@@ -42,7 +42,7 @@ type Log interface {
 	Full() bool
 	// Hurt tells that committed entries are damaged.
 	Hurt() bool
-	// Joined notes that this member has caught up; until then a restart finds Initial.Behind, or Initial.New, again.
+	// Joined notes that this member has caught up; until then a restart finds Initial.Abstain, Initial.Behind, or Initial.New, again.
 	Joined() error
 }
 
@@ -174,7 +174,7 @@ func New(cfg Config, now raft.Instant) *Replica {
 			p.stamp(i, index, pos, body)
 		}
 	}
-	r.joined = !cfg.Initial.Behind && !cfg.Initial.New
+	r.joined = !cfg.Initial.Behind && !cfg.Initial.New && cfg.Initial.Abstain <= cfg.Initial.Last
 	last := mark{cfg.Initial.Last, r.core.LastTerm()}
 	r.flushed, r.synced = last, last
 	r.commit.Store(int64(cfg.Initial.Commit))
