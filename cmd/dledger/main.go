@@ -25,6 +25,7 @@ const (
 )
 
 func main() {
+	quiet(commandLine(os.Args))
 	// A file that may not grow is then an error of the write, which the log knows how to take, and not the end of the process.
 	signal.Ignore(syscall.SIGXFSZ)
 	ctx, _ := signalled(os.Interrupt, syscall.SIGTERM)
