@@ -29,7 +29,6 @@ type progress struct {
 	retryAt        Instant // nothing is sent before; 0 = no pause
 	pushedAt       Instant // last push of any kind
 	commit         Index   // commit index last sent
-	committedAt    Instant // when it was sent first
 	heard          Instant // last answer of one that follows, or when this term began
 	round          Index   // latest heartbeat round answered
 	again          Instant // send the heartbeat of this round once more, to a Java node that had to enter the term first; 0 = no
@@ -175,7 +174,6 @@ func (c *Core) tickLeader() {
 		c.preferred = c.now + preferredEvery
 		c.lookForBetter()
 	}
-	c.tickTransfer()
 }
 
 func (c *Core) leaderDeadline() Instant {
@@ -185,9 +183,6 @@ func (c *Core) leaderDeadline() Instant {
 	}
 	if c.looks() {
 		d = min(d, c.preferred)
-	}
-	if c.transfer.to != "" && c.transfer.asks != 0 {
-		d = min(d, max(c.askable(), c.now+1))
 	}
 	for _, p := range c.peers {
 		if p.again != 0 {
@@ -452,9 +447,6 @@ func (c *Core) startReset(p *progress, at Index) {
 
 func (c *Core) push(p *progress, m Message) {
 	m.To, m.Leader, m.Term, m.Commit = p.id, c.cfg.ID, c.term, c.commit
-	if p.commit != c.commit {
-		p.committedAt = c.now
-	}
 	p.pushedAt, p.commit = c.now, c.commit
 	c.send(m)
 }

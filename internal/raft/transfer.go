@@ -12,18 +12,7 @@ type transfer struct {
 	ref     uint64 // the client's request; 0 when the leader moves leadership by itself
 	request Message
 	until   Instant // while this node leads: when the transferee's VOTE is overdue; later: when waiting for an outcome ends
-
-	asks Instant // when a Java 0.3 member is asked in any case; 0 = it has been asked
 }
-
-// settle is for how long a Java member of dialect 0.3 has known that all is committed before it is asked to take over, and settleMax how
-// long that is waited for. A RocketMQ 5.3.3 broker that begins to lead compares commit index and end, and then two positions, of which the one
-// of the commit index is stored after the index: it may take itself for level while its queues lack what it has just found to be committed, and number
-// messages like those before. One that learns nothing new when it begins to lead does not come into that.
-const (
-	settle    = Instant(200 * time.Millisecond)
-	settleMax = Instant(time.Second)
-)
 
 // taking is the transferee's side: it waits to hold what the leader has, then campaigns in the next term without a pre-vote.
 type taking struct {
@@ -70,36 +59,9 @@ func (c *Core) startTransfer(m Message, ref uint64) Status {
 	}
 	c.transfer = transfer{to: m.Transferee, ref: ref, request: m, until: c.now + Instant(c.cfg.TransferWait+c.cfg.VoteWait/4)}
 	c.event(Event{Kind: EventTransfer, Peer: m.Transferee})
-	if c.cfg.Compat == Compat03 && !p.ours {
-		c.transfer.asks = c.now + settleMax
-		c.transfer.until += settleMax
-		c.tickTransfer()
-	} else {
-		c.askTransferee()
-	}
+	c.send(Message{Type: MsgTransfer, To: m.Transferee, Leader: c.cfg.ID, Term: c.term, Index: c.log.last,
+		Transferer: c.cfg.ID, Transferee: m.Transferee})
 	return StatusOK
-}
-
-func (c *Core) askTransferee() {
-	to := c.transfer.to
-	c.send(Message{Type: MsgTransfer, To: to, Leader: c.cfg.ID, Term: c.term, Index: c.log.last, Transferer: c.cfg.ID, Transferee: to})
-}
-
-// askable is when a transferee that has to be waited for is asked.
-func (c *Core) askable() Instant {
-	p := c.progress(c.transfer.to)
-	if knows := c.commit == c.log.last && p.match == c.log.last && p.commit == c.log.last && len(p.inflight) == 0; knows {
-		return min(c.transfer.asks, p.committedAt+settle)
-	}
-	return c.transfer.asks
-}
-
-// tickTransfer asks it when it is time.
-func (c *Core) tickTransfer() {
-	if c.transfer.to != "" && c.transfer.asks != 0 && c.now >= c.askable() {
-		c.transfer.asks = 0
-		c.askTransferee()
-	}
 }
 
 // onTransferAnswer hears from the transferee how it went. If it won, this node has learnt of the new term already, or does now.
