@@ -534,6 +534,10 @@ func (l *Ledger) Leading() (Term, bool) {
 	return v.Term, v.Role == raft.Leader && v.Err == nil
 }
 
+// Derived tells up to which entry files that are built from the log, such as queues of messages, hold it durably. The file in which a Java member that takes the
+// directory over looks for the commit index names no later one from then on: it takes what is committed for entered.
+func (l *Ledger) Derived(i Index) { l.store.SetDerived(raft.Index(i)) }
+
 // Changed gives a channel that is closed at the next change of commit index, term, role or leader. Ask for it before looking at what may change.
 func (l *Ledger) Changed() <-chan struct{} { return l.loop.Changed() }
 

@@ -318,6 +318,29 @@ func TestStoreOpensWithoutItsSidecar(t *testing.T) {
 	must(t, s.Close())
 }
 
+// The commit index that a Java broker finds is one whose entries are in its queues.
+func TestCheckpointOfTheOriginalNamesWhatIsDerived(t *testing.T) {
+	m := stopped(t) // commit index 25 of 29
+	s := mustOpen(t, small(m))
+	for _, c := range []struct {
+		derived, want raft.Index
+	}{{11, 11}, {11, 11}, {20, 20}, {27, 25}, {-1, -1}} {
+		s.SetDerived(c.derived)
+		must(t, s.Checkpoint())
+		text, err := vfs.ReadFile(m, "base/dledger-n0/checkpoint")
+		must(t, err)
+		if want := fmt.Sprintf("committedIndex=%d\nendIndex=29\n", c.want); string(text) != want {
+			t.Errorf("derived %d: got %q, want %q", c.derived, text, want)
+		}
+	}
+	must(t, s.Close())
+	s = mustOpen(t, small(m))
+	if got := s.State().Commit; got != 25 {
+		t.Errorf("commit index after a restart: got %d, want 25", got)
+	}
+	must(t, s.Close())
+}
+
 func TestNonsenseInTheCheckpointIsIgnored(t *testing.T) {
 	for _, c := range []struct {
 		text string

@@ -89,7 +89,10 @@ func (s *Store) checkpointLocked(clean bool) error {
 	}
 	lost := s.reached(target)
 	if s.side.holds(target, commit, clean) {
-		return nil
+		if told := s.tellable(commit); told == commit && s.says.end < 0 || s.says == (checkpointFile{told, target.index}) {
+			return nil
+		}
+		return s.writeCheckpoint(commit, target.index) // what is derived is another one
 	}
 	err = s.side.save(func(m *meta) {
 		if m.flushed.index < target.index || clean { // the owner may have noted a later one
@@ -123,17 +126,39 @@ func (s *Store) syncAll() (target mark, commit raft.Index, err error) {
 
 const checkpointName = "checkpoint"
 
+// SetDerived tells up to which entry files that are built from the log hold it: the original's file `checkpoint` names no later commit index from then on. A Java
+// broker that takes the directory over enters into its queues what lies behind the commit index that it finds there, and nothing before.
+func (s *Store) SetDerived(i raft.Index) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.derived = i
+}
+
 // writeCheckpoint writes the original's text file, for Java nodes of 0.3 that take the directory over. Nothing of ours depends on it while
-// the sidecar is there, so it is not synced, and a full disk leaves the old one.
+// the sidecar is there, so it is not synced, and a full disk leaves the old one. The caller holds ioMu.
 func (s *Store) writeCheckpoint(commit, end raft.Index) error {
+	commit = s.tellable(commit)
 	text := fmt.Appendf(nil, "committedIndex=%d\nendIndex=%d\n", commit, end)
 	err := vfs.WriteAside(s.fs, filepath.Join(s.cfg.Dir, checkpointName), text, false)
 	if isFull(err) {
 		s.log.Warn("checkpoint not written, disk is full", "dir", s.cfg.Dir)
 		return nil
 	}
+	if err == nil {
+		s.says = checkpointFile{commit, end}
+	}
 	return s.fail(err)
 }
+
+// tellable is the commit index that a Java node may find.
+func (s *Store) tellable(commit raft.Index) raft.Index {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return min(commit, s.derived)
+}
+
+// checkpointFile is what the original's file says.
+type checkpointFile struct{ commit, end raft.Index }
 
 // readCheckpoint gives the commit index of the original's file, or -1 where there is none that can be believed.
 func readCheckpoint(fs vfs.FS, dir string) (raft.Index, error) {

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -200,6 +201,7 @@ type Store struct {
 	// ioMu is held, over I/O, by what makes things durable or moves the log's bounds other than forwards: Sync, Checkpoint,
 	// Truncate, Reset, and Expire for its bookkeeping. It is taken before createMu and mu.
 	ioMu ioLock
+	says checkpointFile // written last; guarded by ioMu
 	// expireMu keeps Reset and a round of Expire apart; it is taken before ioMu.
 	expireMu ioLock
 	// createMu is held while files come and go. It is taken before mu.
@@ -224,6 +226,7 @@ type Store struct {
 	gen      uint64 // changes with Truncate, Reset and Expire: a reader that failed looks whether the log moved under it
 	durable  mark
 	commit   raft.Index
+	derived  raft.Index // see SetDerived
 	lost     raft.Index // see State.TailLost
 	behind   bool       // see State.Behind
 	new      bool       // see State.New
@@ -284,7 +287,7 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Log, lost: -1, ioMu: newIOLock(), expireMu: newIOLock(), createMu: newIOLock(), careMu: newIOLock(),
+	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Log, lost: -1, derived: math.MaxInt64, says: checkpointFile{-1, -1}, ioMu: newIOLock(), expireMu: newIOLock(), createMu: newIOLock(), careMu: newIOLock(),
 		hurting: make(chan struct{}, 1)}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.release())

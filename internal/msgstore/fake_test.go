@@ -22,7 +22,8 @@ type fakeLog struct {
 	first   dledger.Index
 	end     int64
 	commit  dledger.Index
-	held    bool // entries are not committed as they come
+	derived dledger.Index // said by the store
+	held    bool          // entries are not committed as they come
 	waiting []func()
 	term    dledger.Term
 	leads   bool
@@ -155,6 +156,12 @@ func (l *fakeLog) committedEnd() int64 {
 	}
 	e := l.entries[l.commit-l.first]
 	return e.Pos + headerSize + int64(len(e.Body))
+}
+
+func (l *fakeLog) Derived(i dledger.Index) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.derived = i
 }
 
 func (l *fakeLog) IndexAt(pos int64) (dledger.Index, error) {

@@ -41,6 +41,7 @@ type Log interface {
 	Fresh(pos int64, n int) ([]byte, bool)
 	Leading() (dledger.Term, bool)
 	Changed() <-chan struct{}
+	Derived(i dledger.Index)
 	ProposeIn(term dledger.Term, batch [][]byte, stamp dledger.Stamp, done func(dledger.Appended, error))
 }
 
@@ -233,7 +234,11 @@ func (s *Store) open() error {
 	if err != nil {
 		return err
 	}
-	return s.recover()
+	if err := s.recover(); err != nil {
+		return err
+	}
+	s.log.Derived(s.saved - 1)
+	return nil
 }
 
 // abortName is the file that tells the Java original that the last stop was not a clean one.
@@ -690,6 +695,7 @@ func (s *Store) saveDone(err error) error {
 	s.saving, s.savedAt = nil, time.Now()
 	if err == nil {
 		s.saved, s.savedFor = sv.c.next, time.Since(sv.began)
+		s.log.Derived(s.saved - 1)
 		return nil
 	}
 	if sv != nil {
@@ -807,6 +813,7 @@ func (s *Store) wake() {
 // Close makes a checkpoint and gives the files back. Run must have returned, or never been called.
 func (s *Store) Close() error {
 	if s.damaged.Load() != nil {
+		s.log.Derived(-1)
 		return errors.Join(s.files.remove(s.checkpointName()), s.fs.SyncDir(s.cfg.Dir), s.release())
 	}
 	sv, err := s.beginCheckpoint(true)
@@ -814,6 +821,7 @@ func (s *Store) Close() error {
 		err = s.finish(sv)
 	}
 	if err == nil {
+		s.log.Derived(sv.c.next - 1)
 		err = s.fs.Remove(s.abortName())
 	}
 	if err != nil {

@@ -479,6 +479,37 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
+// What the log is told to be derived is in the queues' files, whatever is committed: after a checkpoint, after a clean stop while more is committed, and at the start after a crash.
+func TestLogIsToldWhatTheFilesHold(t *testing.T) {
+	r := newRig(t)
+	derived := func(what string, want dledger.Index) {
+		t.Helper()
+		r.log.mu.Lock()
+		defer r.log.mu.Unlock()
+		if r.log.derived != want {
+			t.Errorf("%s: got %d, want %d", what, r.log.derived, want)
+		}
+	}
+	derived("nothing is there", -1)
+	r.lead()
+	r.fill("T", 0, 5)
+	r.settle()
+	derived("dispatched, but not on disk", -1)
+	if err := r.s.Checkpoint(); err != nil {
+		t.Fatal(err)
+	}
+	saved := r.log.Commit()
+	derived("a checkpoint", saved)
+	r.fill("T", 0, 5)
+	r.settle()
+	r.halt()
+	r.start()
+	derived("a start after a crash", saved)
+	r.settle()
+	r.shut()
+	derived("a clean stop", r.log.Commit())
+}
+
 // remove removes a file, or all files of a directory.
 func remove(r *rig, name string) {
 	r.t.Helper()

@@ -43,6 +43,8 @@ func (p place) String() string {
 
 // traffic is what producers were told and consumers have got.
 type traffic struct {
+	paused sync.RWMutex // locked while producers are to send nothing; they hold it to read during a send
+
 	mu        sync.Mutex
 	acked     map[place]string // body by place, as the answers said
 	undecided map[string]error // bodies of sends that failed
@@ -80,7 +82,9 @@ func (f *traffic) produce(ctx context.Context, p rocketmq.Producer, topic, name 
 		case <-pace.C:
 		}
 		body := fmt.Sprintf("%s-%d", name, i)
+		f.paused.RLock()
 		r, err := p.SendSync(context.Background(), primitive.NewMessage(topic, []byte(body))) // to its end: a send that is cut short tells nothing
+		f.paused.RUnlock()
 		f.mu.Lock()
 		switch {
 		case err != nil:
