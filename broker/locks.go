@@ -43,6 +43,10 @@ func (b *Broker) lockQueues(r *request) {
 	if !ok {
 		return
 	}
+	if !b.meta.roomFor(rec) {
+		r.refuse(mq.SystemBusy, "[OVERLOAD]%d queues are locked, no more for a while", locksMax)
+		return
+	}
 	b.meta.submit(record{Kind: "lock", Lock: rec}, func(err error) {
 		if err != nil {
 			b.failed(r, err)
@@ -70,6 +74,22 @@ func (b *Broker) unlockQueues(r *request) {
 		}
 		r.ok()
 	})
+}
+
+// locksMax bounds the locks of all groups.
+const locksMax = 1 << 20
+
+// roomFor tells whether so many locks more may be taken. Renewing one needs no room.
+func (m *meta) roomFor(rec *lockRecord) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	more := 0
+	for _, q := range rec.Queues {
+		if _, held := m.state.Locks[rec.Group][queueKey(q)]; !held {
+			more++
+		}
+	}
+	return m.state.locks+more <= locksMax
 }
 
 // lockedBy gives the client that holds a queue; "" if nobody does.

@@ -39,6 +39,8 @@ type state struct {
 	Versions map[string]tableVersion               `json:"versions"` // of topics, groups, offsets
 	Taken    bool                                  `json:"taken,omitempty"`
 
+	locks    int    // in Locks, and those given back since
+	swept    int64  // when expired ones were taken out of Locks, by the clock of leaders
 	building *state // a full copy whose last part has not come yet
 	before   int64  // Pos in front of it
 }
@@ -221,6 +223,9 @@ type lockQueue struct {
 }
 
 func (s *state) lock(r *lockRecord, at int64) {
+	if at-s.swept > lockLife.Milliseconds() {
+		s.sweep(at)
+	}
 	held := s.Locks[r.Group]
 	if held == nil {
 		held = map[queueKey]lock{}
@@ -228,8 +233,23 @@ func (s *state) lock(r *lockRecord, at int64) {
 	}
 	for _, q := range r.Queues {
 		key := queueKey(q)
-		if old, taken := held[key]; !taken || old.client == r.Client || old.expired(at) {
+		old, taken := held[key]
+		if !taken {
+			s.locks++
+		}
+		if !taken || old.client == r.Client || old.expired(at) {
 			held[key] = lock{r.Client, at}
+		}
+	}
+}
+
+// sweep takes locks out that nobody holds any more.
+func (s *state) sweep(at int64) {
+	s.locks, s.swept = 0, at
+	for group, held := range s.Locks {
+		maps.DeleteFunc(held, func(_ queueKey, l lock) bool { return l.expired(at) })
+		if s.locks += len(held); len(held) == 0 {
+			delete(s.Locks, group)
 		}
 	}
 }
