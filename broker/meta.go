@@ -193,23 +193,35 @@ func (m *meta) run(ctx context.Context) error {
 			c.done(dledger.ErrClosed)
 		}
 	}()
-	unsure := false // a batch before may yet be applied
+	unsure := false            // a batch before may yet be applied
+	var since, again time.Time // a full copy is due since then (zero: is not), and is tried again then
 	for {
+		m.mu.Lock()
+		term, idle := m.leading, len(m.waiting) == 0
+		m.mu.Unlock()
+		now := time.Now()
+		switch due := term != 0 && m.fullDue(); {
+		case !due:
+			since = time.Time{}
+		case since.IsZero():
+			since = now
+		}
+		if !since.IsZero() && !now.Before(again) && (idle || now.Sub(since) > fullWait) {
+			if err := m.copyAll(ctx, term, unsure); err == nil {
+				unsure = false
+			} else if ctx.Err() == nil {
+				again = time.Now().Add(time.Second)
+				m.b.log.Warn("no full copy of the metadata in this file yet, it is tried again", "error", err)
+			}
+		}
 		m.mu.Lock()
 		line := m.waiting[:min(len(m.waiting), batchMax)]
 		if m.waiting = m.waiting[len(line):]; len(m.waiting) == 0 {
 			m.waiting = nil
 		}
-		term := m.leading
+		term = m.leading
 		m.mu.Unlock()
 		if len(line) == 0 {
-			if term != 0 && m.fullDue() {
-				if err := m.copyAll(ctx, term, unsure); err == nil {
-					unsure = false
-				} else if ctx.Err() == nil {
-					m.b.log.Warn("no full copy of the metadata in this file yet, it is tried again", "error", err)
-				}
-			}
 			select {
 			case <-m.wake:
 			case <-time.After(time.Second):
@@ -368,7 +380,7 @@ const headerSize = 48
 
 // fullDue tells whether the log has gone on to another data file since the last full copy, be it with messages alone, or the state has become what no record tells.
 func (m *meta) fullDue() bool {
-	at := m.b.store.Stats().DispatchedTo
+	at := m.b.store.DispatchedTo()
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	size := m.b.cfg.Log.DataFileSize
@@ -380,6 +392,9 @@ func (m *meta) fullDue() bool {
 
 // partMax bounds a part of a full copy, and a record of offsets, by what weigh gives: some 2 MiB of JSON, where an entry of the log holds 4.
 const partMax = 100000
+
+// fullWait is how long a full copy lets changes go first: they may never end.
+const fullWait = 2 * time.Second
 
 // full gives the records of a full copy.
 func (m *meta) full() []record {

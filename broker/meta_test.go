@@ -246,3 +246,33 @@ func TestTheLogNeverWaitsForTheFiles(t *testing.T) {
 		}
 	})
 }
+
+// TestFullCopyComesAlsoWhileChangesNeverEnd: retention would take the records that it stands for.
+func TestFullCopyComesAlsoWhileChangesNeverEnd(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		m := c.brokers[c.leader()].meta
+		at := func() int64 {
+			m.mu.RLock()
+			defer m.mu.RUnlock()
+			return m.state.FullPos
+		}
+		c.Wait("the first copy", func() bool { return at() >= 0 })
+		first := at()
+		c.Disk(c.leader()).SetSyncTime(time.Millisecond)
+		var changes atomic.Int64
+		var on func(error)
+		on = func(error) {
+			if changes.Add(1) < 10000 && at() == first {
+				m.submit(record{Kind: "barrier"}, on)
+			}
+		}
+		m.mu.Lock()
+		m.state.Taken = true // a copy is due
+		m.mu.Unlock()
+		on(nil)
+		c.Wait("a copy, or the end of changes", func() bool { return at() != first })
+		if n := changes.Load(); n >= 10000 {
+			c.T.Errorf("the copy came after %d changes", n)
+		}
+	})
+}
