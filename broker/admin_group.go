@@ -93,7 +93,7 @@ func (b *Broker) deleteGroup(r *request) {
 	b.meta.submit(rec, func(err error) {
 		if err == nil {
 			for _, key := range rec.NoOffsets {
-				b.offsets.drop(key)
+				b.offsets.dropAll(key)
 			}
 			b.stats.forget(func(k statKey) bool { return k.group == name })
 		}
@@ -232,7 +232,7 @@ func (b *Broker) cloneOffsets(r *request) {
 		}
 		if queues := all[offsetKey(topic, from)]; len(queues) > 0 {
 			rec.Offsets[offsetKey(topic, to)] = queues
-			b.offsets.drop(offsetKey(topic, to))
+			b.offsets.drop(offsetKey(topic, to), queues)
 		}
 	}
 	if len(rec.Offsets) == 0 {
@@ -288,13 +288,13 @@ func (b *Broker) resetOffset(r *request) {
 	}
 	key := offsetKey(t.TopicName, group)
 	table := map[string]map[int32]int64{key: targets}
-	b.offsets.drop(key) // what consumers commit until they hear of it is not noted (see commitOffset)
+	b.offsets.drop(key, targets) // what consumers commit until they hear of it is not noted (see commitOffset)
 	b.meta.submit(record{Kind: "reset", Offsets: table, Resets: table}, func(err error) {
 		if err != nil {
 			b.failed(r, err)
 			return
 		}
-		b.offsets.drop(key)
+		b.offsets.drop(key, targets)
 		body := mq.QueueOffsets{Offsets: map[mq.MessageQueue]int64{}}
 		for id, to := range targets {
 			body.Offsets[b.queueName(t.TopicName, id)] = to

@@ -589,3 +589,29 @@ func TestOffsetsGoWithTheirTopic(t *testing.T) {
 		}
 	})
 }
+
+// TestResetOfOneQueueLeavesTheOthers, also what was committed for them a moment ago.
+func TestResetOfOneQueueLeavesTheOthers(t *testing.T) {
+	inCluster(t, 1, func(cfg *Config) { cfg.OffsetEvery = 10 * time.Second }, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		for range 5 {
+			p.must(n, mq.CodeSend, sendExt("t", 0), []byte("x"))
+			p.must(n, mq.CodeSend, sendExt("t", 1), []byte("x"))
+		}
+		for q := range 2 {
+			p.must(n, mq.CodeUpdateConsumerOffset, ext("consumerGroup", "g", "topic", "t", "queueId", q, "commitOffset", 4), nil)
+		}
+		p.must(n, mq.CodeResetOffset, ext("topic", "t", "group", "g", "timestamp", 0, "isForce", "true", "queueId", 0, "offset", 1), nil)
+		for range 2 {
+			for q, want := range []string{"1", "4"} {
+				if f := p.must(n, mq.CodeQueryConsumerOffset, ext("consumerGroup", "g", "topic", "t", "queueId", q), nil); f.Ext["offset"] != want {
+					c.T.Errorf("queue %d: offset %s, want %s", q, f.Ext["offset"], want)
+				}
+			}
+			if f := p.call(n, mq.CodePull, pullExt("g", "t", 0, 4, 0), nil); f.Code != mq.PullOffsetMoved && f.Code != mq.Success {
+				c.T.Errorf("code %d %s", f.Code, f.Remark) // the first one is told, and the reset is over
+			}
+		}
+	})
+}

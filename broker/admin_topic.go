@@ -117,7 +117,7 @@ func (b *Broker) deleteTopic(r *request) {
 		if err == nil {
 			for key := range b.allOffsets() {
 				if topic, _ := splitOffsetKey(key); topic == name {
-					b.offsets.drop(key)
+					b.offsets.dropAll(key)
 				}
 			}
 			b.stats.forget(func(k statKey) bool { return k.topic == name })

@@ -32,7 +32,12 @@ const testNames = "10.0.0.9:9876"
 
 // inCluster runs f with a group of n brokers.
 func inCluster(t *testing.T, n int, setup func(*Config), f func(c *cluster)) {
-	dledgertest.Run(t, n, func(d *dledgertest.Cluster) {
+	inClusterOf(t, dledgertest.Setup{}, n, setup, f)
+}
+
+// inClusterOf is inCluster for logs that are not the usual.
+func inClusterOf(t *testing.T, logs dledgertest.Setup, n int, setup func(*Config), f func(c *cluster)) {
+	logs.Run(t, n, func(d *dledgertest.Cluster) {
 		c := &cluster{Cluster: d, net: newPipes(), brokers: map[string]*Broker{}, setup: setup}
 		l, err := c.net.listen(testNames)
 		if err != nil {

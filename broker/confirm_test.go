@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"dledger"
+	"dledger/dledgertest"
 	"dledger/internal/mq"
 	"dledger/internal/remoting"
 )
@@ -158,6 +160,28 @@ func TestPullThatIsWokenWhileItsConnectionClosesIsNotHeldAgain(t *testing.T) {
 		held.work(true)
 		if n := b.polls.count.Load(); n != 0 || len(b.polls.queues) != 0 || len(held.r.session.pulls) != 0 {
 			c.T.Errorf("%d pulls are held", n)
+		}
+	})
+}
+
+// TestReplicaWhoseLogBeginsLaterTakesNothingFromConsumers: others may still have what it has no more.
+func TestReplicaWhoseLogBeginsLaterTakesNothingFromConsumers(t *testing.T) {
+	eager := dledgertest.Setup{Config: func(_ string, c *dledger.Config) { c.ForceClean = true }}
+	inClusterOf(t, eager, 3, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		leader, follower := c.leader(), c.follower()
+		body := make([]byte, 1<<20)
+		const n = 30
+		for range n {
+			p.must(leader, mq.CodeSend, sendExt("t", 0), body)
+		}
+		p.must(leader, mq.CodePull, pullExt("g", "t", 0, 0, 0), nil) // makes the group
+		store := c.brokers[follower].store
+		c.Disk(follower).SetUsed(0.87)
+		c.Wait("the follower's log to begin later", func() bool { return store.MinOffset("t", 0) > 0 && store.MaxOffset("t", 0) == n })
+		c.Disk(follower).SetUsed(-1)
+		if f := p.call(follower, mq.CodePull, pullExt("g", "t", 0, 0, 0), nil); f.Code != mq.Success || f.Ext["nextBeginOffset"] != "1" {
+			c.T.Errorf("code %d %s %v", f.Code, f.Remark, f.Ext)
 		}
 	})
 }

@@ -58,11 +58,23 @@ func (o *offsets) get(key string, queue int32) (int64, bool) {
 	return o.b.meta.offset(key, queue)
 }
 
-// drop forgets what was committed for a key and not written yet.
-func (o *offsets) drop(key string) {
+// drop forgets what was committed for these queues of a key and not written yet.
+func (o *offsets) drop(key string, queues map[int32]int64) {
 	o.mu.Lock()
+	defer o.mu.Unlock()
+	for q := range queues {
+		delete(o.pending[key], q)
+	}
+	if len(o.pending[key]) == 0 {
+		delete(o.pending, key)
+	}
+}
+
+// dropAll forgets all queues of a key.
+func (o *offsets) dropAll(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	delete(o.pending, key)
-	o.mu.Unlock()
 }
 
 // run writes what has gathered, and on a replica that no longer leads passes it on to the one that does.

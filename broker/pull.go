@@ -186,7 +186,9 @@ func (p *pull) find(hold, sure bool) {
 		case msgstore.Removing:
 			p.answer(mq.PullRetryImmediately, &got)
 		case msgstore.OffsetTooSmall:
-			p.answer(mq.PullOffsetMoved, &got)
+			if !p.r.toLeader() { // whose log may begin earlier
+				p.answer(mq.PullOffsetMoved, &got)
+			}
 		case msgstore.NoSuchQueue, msgstore.NoMessageInQueue:
 			switch {
 			case p.offset == 0:
@@ -234,7 +236,7 @@ func (p *pull) moveTo(key string, to int64) {
 		return
 	}
 	queue := map[int32]int64{p.key.ID: to}
-	b.offsets.drop(key)
+	b.offsets.drop(key, queue)
 	b.meta.submit(record{Kind: "reset done", Offsets: map[string]map[int32]int64{key: queue}, Resets: map[string]map[int32]int64{key: {p.key.ID: -1}}}, func(err error) {
 		if err != nil {
 			b.failed(p.r, err)

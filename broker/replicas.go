@@ -68,6 +68,7 @@ func (c *clients) changed() {
 
 // tell is the goroutine of a replica that reports its clients to whoever leads.
 func (c *clients) tell(ctx context.Context) error {
+	var warned time.Time
 	every := time.NewTicker(reportEvery)
 	defer every.Stop()
 	for {
@@ -93,9 +94,14 @@ func (c *clients) tell(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if len(body) < remoting.FrameMax-1024 {
-			c.b.gate.tell(codeTellClients, map[string]string{}, body)
+		if len(body) >= remoting.FrameMax-1024 {
+			if now := time.Now(); now.Sub(warned) > time.Minute {
+				warned = now
+				c.b.log.Warn("the leader is not told of this replica's clients: there are too many for one report", "bytes", len(body))
+			}
+			continue
 		}
+		c.b.gate.tell(codeTellClients, map[string]string{}, body)
 	}
 }
 
