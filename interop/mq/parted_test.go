@@ -107,7 +107,7 @@ func TestNothingIsLostBehindPartitions(t *testing.T) {
 		for to == w.leader() {
 			to = c.Nodes[chance.IntN(3)]
 		}
-		failed := w.f.failed()
+		failed := w.f.settled()
 		w.lead(to)
 		if now := w.f.failed(); now > failed {
 			t.Errorf("%d sends failed while leadership went to %s", now-failed, to.ID)
