@@ -182,10 +182,14 @@ func (b *Broker) timerMetrics(r *request) {
 	i.mu.Lock()
 	v := i.version
 	v.StateVersion = b.term.Load()
+	counts := i.counts
+	if counts == nil { // this leadership has just begun; null would be an error to who asks
+		counts = map[string]timerCount{}
+	}
 	body := mq.Marshal(struct {
 		Version mq.DataVersion        `json:"dataVersion"`
 		Counts  map[string]timerCount `json:"timingCount"`
-	}{v, i.counts})
+	}{v, counts})
 	i.mu.Unlock()
 	r.answer(mq.Success, "", nil, body)
 }

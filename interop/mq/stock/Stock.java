@@ -250,6 +250,36 @@ public class Stock {
         s.say("repeats %s", times.get() - got.size() <= 10 ? "within the hand-over of queues" : times.get() - got.size());
     }
 
+    /** Two consumers that let the broker share the queues, with heartbeats of the second form; both need a client of 5.x, which is why setters go by name. */
+    static void assigned(Scene s) throws Exception {
+        Set<String> got = new ConcurrentSkipListSet<>();
+        List<DefaultMQPushConsumer> all = new ArrayList<>();
+        for (int i = 0; i < 2; i++) {
+            DefaultMQPushConsumer c = s.consumer("_g");
+            c.getClass().getMethod("setClientRebalance", boolean.class).invoke(c, false);
+            c.getClass().getMethod("setUseHeartbeatV2", boolean.class).invoke(c, true);
+            c.setHeartbeatBrokerInterval(1000);
+            c.subscribe(s.topic, "*");
+            c.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                for (MessageExt m : messages) {
+                    got.add(body(m));
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+            c.start();
+            all.add(c);
+        }
+        s.await("two queues for each", 60, () -> all.stream().allMatch(c -> queuesOf(c, s.topic) == 2));
+        fill(s, s.producer(), 3);
+        s.await("12 messages", 40, () -> got.size() == 12);
+        s.say("queues [%d, %d]", queuesOf(all.get(0), s.topic), queuesOf(all.get(1), s.topic));
+        s.say("got %s", got);
+    }
+
+    static long queuesOf(DefaultMQPushConsumer c, String topic) {
+        return c.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet().stream().filter(q -> q.getTopic().equals(topic)).count();
+    }
+
     static void orderly(Scene s) throws Exception {
         Map<Integer, List<String>> got = new ConcurrentHashMap<>();
         AtomicInteger n = new AtomicInteger();
@@ -670,6 +700,7 @@ public class Stock {
         Map<String, Script> scripts = new TreeMap<>();
         scripts.put("produce", Stock::produce);
         scripts.put("push", Stock::push);
+        scripts.put("assigned", Stock::assigned);
         scripts.put("orderly", Stock::orderly);
         scripts.put("broadcast", Stock::broadcast);
         scripts.put("filter", Stock::filter);
