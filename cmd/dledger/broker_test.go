@@ -38,7 +38,7 @@ func sendTo(t testing.TB, address, topic, body string) *remoting.Frame {
 func TestBrokerRunsAnUnmodifiedConfigurationOfTheOriginal(t *testing.T) {
 	dir := t.TempDir()
 	names, log := freePort(t, 1, 0), freePort(t, 1, 0)
-	port := freePort(t, 1, 0)
+	port := freePort(t, 3, 1) + 2 // a broker listens two ports below as well
 	file := filepath.Join(dir, "broker-n0.conf")
 	text := fmt.Sprintf(`brokerClusterName = RaftCluster
 brokerName=RaftNode00

@@ -38,7 +38,7 @@ func TestTenThousandLongPollsTakeBoundedMemory(t *testing.T) {
 		}
 		t.Skip(err)
 	}
-	dir, port, log := t.TempDir(), freePort(t, 1, 0), freePort(t, 1, 0)
+	dir, port, log := t.TempDir(), freePort(t, 3, 1)+2, freePort(t, 1, 0) // a broker listens two ports below as well
 	file := filepath.Join(dir, "broker.conf")
 	if err := os.WriteFile(file, []byte(brokerConf(port, log, dir, "mappedFileSizeCommitLog=4194304\ndefaultTopicQueueNums=4")), 0o644); err != nil {
 		t.Fatal(err)

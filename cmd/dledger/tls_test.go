@@ -25,10 +25,10 @@ func TestBrokerAndNameServerSpeakTLSAlone(t *testing.T) {
 		return name
 	}
 	keys := put("tls.properties", "tls.server.mode=enforcing\n")
-	port := freePort(t, 4, 1)
+	port := freePort(t, 5, 1) // of the name server, the log, the broker's second listener, none, the broker
 	names := fmt.Sprintf("127.0.0.1:%d", port)
-	start(t, "namesrv", "-c", put("namesrv.conf", "tls.config.file="+keys+"\nkvConfigPath="+filepath.Join(dir, "kv.json")+"\n"), "--port", strconv.Itoa(port))
-	start(t, "broker", "-c", put("broker.conf", fmt.Sprintf(`brokerName=a
+	directory := start(t, "namesrv", "-c", put("namesrv.conf", "tls.config.file="+keys+"\nkvConfigPath="+filepath.Join(dir, "kv.json")+"\n"), "--port", strconv.Itoa(port))
+	replica := start(t, "broker", "-c", put("broker.conf", fmt.Sprintf(`brokerName=a
 brokerIP1=127.0.0.1
 listenPort=%d
 namesrvAddr=%s
@@ -39,7 +39,7 @@ storePathRootDir=%s
 mappedFileSizeForEntryData=1048576
 mappedFileSizeForEntryIndex=1048576
 tls.config.file=%s
-`, port+2, names, port+3, dir, keys)))
+`, port+4, names, port+1, dir, keys)))
 	setup, err := remoting.NewTLS(remoting.DefaultTLS(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ tls.config.file=%s
 			leader = info.Brokers["a"].BrokerAddrs[0]
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("no leader at the name server: %v", err)
+			t.Fatalf("no leader at the name server: %v\n%s\n%s", err, directory.err.wait(t, ""), replica.err.wait(t, ""))
 		}
 		select {
 		case <-time.After(5 * time.Millisecond):
