@@ -47,9 +47,12 @@ func (s storeLog) Sync() error {
 }
 
 func forLoop(err error) error {
+	if err == nil {
+		return nil // and nothing is allocated for the target below
+	}
 	var pos *logstore.PositionError
 	switch {
-	case err == nil || errors.Is(err, logstore.ErrFailed):
+	case errors.Is(err, logstore.ErrFailed):
 		return err
 	case errors.Is(err, logstore.ErrDiskFull):
 		return fmt.Errorf("%w: %w", replica.ErrDiskFull, err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 	"unsafe"
@@ -275,9 +274,14 @@ func (m *Message) MsgID() string { return OffsetMsgID(m.StoreHost, m.PhysicalOff
 
 // OffsetMsgID gives the id of the message at a physical offset: store host and offset in hexadecimal (createMessageId in the original).
 func OffsetMsgID(host netip.AddrPort, offset int64) string {
+	const digits = "0123456789ABCDEF"
 	var b [28]byte
+	var id [2 * len(b)]byte
 	p := binary.BigEndian.AppendUint64(appendHost(b[:0], host), uint64(offset))
-	return strings.ToUpper(hex.EncodeToString(p))
+	for i, c := range p {
+		id[2*i], id[2*i+1] = digits[c>>4], digits[c&15]
+	}
+	return string(id[:2*len(p)])
 }
 
 // ParseMsgID takes an id of OffsetMsgID apart.

@@ -74,6 +74,9 @@ type put struct {
 	counters []*counter // nil for a message without a place in a queue
 	buf      *[]byte
 	done     func(PutResult)
+
+	oneCounter [1]*counter // most hold one message: then these are counters and what encode gives
+	oneBody    [1][]byte
 }
 
 // buffers holds memory for the stored form of messages on their way to the log, which makes its own copy.
@@ -100,7 +103,10 @@ func (s *Store) put(l *leadership, msgs []*mq.Message, done func(PutResult)) {
 		done(refused(ErrNotReady))
 		return
 	}
-	p := &put{l: l, msgs: msgs, counters: make([]*counter, len(msgs)), buf: buffers.Get().(*[]byte), done: done}
+	p := &put{l: l, msgs: msgs, buf: buffers.Get().(*[]byte), done: done}
+	if p.counters = p.oneCounter[:]; len(msgs) != 1 {
+		p.counters = make([]*counter, len(msgs))
+	}
 	bodies, err := p.encode(time.Now().UnixMilli())
 	if err != nil {
 		p.free()
@@ -136,7 +142,10 @@ func (p *put) encode(now int64) ([][]byte, error) {
 		buf = make([]byte, 0, size)
 	}
 	buf = buf[:0]
-	bodies := make([][]byte, len(p.msgs))
+	bodies := p.oneBody[:]
+	if len(p.msgs) != 1 {
+		bodies = make([][]byte, len(p.msgs))
+	}
 	for i, m := range p.msgs {
 		n := len(buf)
 		var err error
