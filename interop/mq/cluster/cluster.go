@@ -269,15 +269,21 @@ func (c *Cluster) Leader(ctx context.Context, broker string) (n *Node, err error
 	return n, err
 }
 
-// Spread waits until no node leads two broker groups, as preferred leaders have it when all nodes run.
+// Spread waits until no node leads two broker groups, as preferred leaders have it when all nodes run, and every name server has heard so: a client may
+// ask any of them.
 func (c *Cluster) Spread(ctx context.Context) error {
 	return harness.Until(ctx, "leaders on nodes of their own", func() bool {
-		leaders, err := c.Leaders(ctx)
-		seen := map[*Node]bool{}
-		for _, addr := range leaders {
-			seen[c.NodeAt(addr)] = true
+		for server := range strings.SplitSeq(c.NameServer, ";") {
+			leaders, err := leadersOf(ctx, server)
+			seen := map[*Node]bool{}
+			for _, addr := range leaders {
+				seen[c.NodeAt(addr)] = true
+			}
+			if err != nil || len(leaders) == 0 || len(seen) != len(leaders) {
+				return false
+			}
 		}
-		return err == nil && len(seen) == len(leaders)
+		return true
 	})
 }
 
