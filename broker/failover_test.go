@@ -85,8 +85,8 @@ func TestEveryReplicaTakesRequestsAndHoldsThemWhileNobodyLeads(t *testing.T) {
 			}
 		}
 		from = time.Now()
-		if f := p.call(now, mq.CodeSend, sendExt("t", 0), []byte("alone")); f.Code != mq.SystemError && f.Code != mq.ServiceNotAvailable {
-			t.Errorf("without a majority: code %d %s", f.Code, f.Remark)
+		if f := p.call(now, mq.CodeSend, sendExt("t", 0), []byte("alone")); f.Code != mq.SystemError && f.Code != mq.ServiceNotAvailable || f.Ext[fieldUndecided] != "" {
+			t.Errorf("without a majority: code %d %s %v", f.Code, f.Remark, f.Ext)
 		}
 		if f := p.call(now, mq.CodeSend, sendExt("t", 0), []byte("alone")); f.Code != mq.ServiceNotAvailable {
 			t.Errorf("without a leader: code %d %s", f.Code, f.Remark)

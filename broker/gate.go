@@ -167,7 +167,11 @@ func (g *gate) retry(r *request, why string) {
 // giveUp answers a request that no leader could be found for.
 func (g *gate) giveUp(r *request, why string) {
 	if r.settle {
-		r.answer(mq.SystemError, "undecided, it may yet be stored: "+why, map[string]string{fieldUndecided: "1"})
+		var ext map[string]string
+		if r.passed {
+			ext = map[string]string{fieldUndecided: "1"}
+		}
+		r.answer(mq.SystemError, "undecided, it may yet be stored: "+why, ext)
 		return
 	}
 	r.refuse(mq.ServiceNotAvailable, "%s", why)
