@@ -80,3 +80,26 @@ func TestBlankIsNotWrittenIntoAnotherLog(t *testing.T) {
 	}
 	must(t, s.Close())
 }
+
+// A member may say anything of where its log begins. Positions and index records have to fit into numbers, or nothing is done.
+func TestNoLogBeginsWhereNumbersEnd(t *testing.T) {
+	s := mustOpen(t, sick(vfs.NewMem()))
+	fill(t, s, 9, 1)
+	for _, pos := range []int64{-1, maxPos, 1<<63 - 1} {
+		if s.CanBegin(pos) {
+			t.Errorf("a log can begin at %d", pos)
+		}
+	}
+	for _, next := range []raft.Index{-1, maxPos/32 + 1, 1 << 58, 1 << 59, 1<<63 - 1} {
+		if err := s.Reset(next, 0, 1); err == nil || s.State().Last != 9 {
+			t.Errorf("reset to %d: %v, the log ends at %d", next, err, s.State().Last)
+		}
+	}
+	last := raft.Index(maxPos / 32)
+	must(t, s.Reset(last, maxPos-4096, 1))
+	fill(t, s, last, 2)
+	if _, _, err := s.Entry(last); err != nil {
+		t.Error(err)
+	}
+	must(t, s.Close())
+}

@@ -119,7 +119,7 @@ func (s *Store) Reset(next raft.Index, pos int64, prevTerm raft.Term) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	if next < 0 || !s.CanBegin(pos) {
+	if next < 0 || next > maxPos/entry.IndexSize || !s.CanBegin(pos) {
 		return fmt.Errorf("reset to entry %d at position %d: no entry can begin there", next, pos)
 	}
 	s.mu.RLock()
@@ -164,7 +164,12 @@ func (s *Store) begin(keep mark) {
 }
 
 // CanBegin tells whether a log may begin at byte position pos: Reset takes no other.
-func (s *Store) CanBegin(pos int64) bool { return pos >= 0 && !blankAt(pos, s.data.size) }
+func (s *Store) CanBegin(pos int64) bool {
+	return pos >= 0 && pos < maxPos && !blankAt(pos, s.data.size)
+}
+
+// maxPos keeps positions from overflowing, whatever another member says.
+const maxPos = 1 << 62
 
 // blankAt tells whether pos leaves too little room before it, or behind it, in its file for what has to stand there.
 func blankAt(pos, size int64) bool {

@@ -368,7 +368,7 @@ func (c *Core) admit(m *Message) Status {
 // No member's term or index comes near these; they keep sums from overflowing, whatever a peer sends.
 const (
 	maxTerm  Term  = 1 << 60
-	maxIndex Index = 1 << 60
+	maxIndex Index = 1 << 56 // times the 32 bytes of an index record it is still a position
 )
 
 // sane tells whether a request is of a known type and its numbers are such as a member may send.

@@ -193,3 +193,19 @@ func sorted(t *testing.T, c *Core) {
 		}
 	}
 }
+
+// Indexes beyond what an index file can hold are nobody's.
+func TestIndexesBeyondAnyLogAreRefused(t *testing.T) {
+	for _, i := range []Index{maxIndex + 1, 1 << 58, 1 << 62, 1<<63 - 1} {
+		for _, m := range []Message{
+			{Type: MsgReset, Term: 1, Index: i, LogTerm: 1},
+			{Type: MsgCompare, Term: 1, Index: i, LogTerm: 1},
+			{Type: MsgTruncate, Term: 1, Index: i, LogTerm: 1},
+			{Type: MsgAppend, Term: 1, Index: i - 1, LogTerm: 1, First: i, Last: i, Runs: []Run{{1, i}}},
+		} {
+			if m.sane() {
+				t.Errorf("%s at %d is taken", m.Type, i)
+			}
+		}
+	}
+}
