@@ -377,7 +377,7 @@ func (n *node) perform() {
 			}
 		case EffectReset:
 			n.checkCut(e.First - 1)
-			*d = disk{term: d.term, vote: d.vote, first: e.First, prev: e.Term, synced: e.First - 1, commit: d.commit, abstain: d.abstain, full: d.full, gen: d.gen + 1}
+			*d = disk{term: d.term, vote: d.vote, first: e.First, prev: e.Term, synced: e.First - 1, commit: d.commit, abstain: d.abstain, behind: d.behind, new: d.new, full: d.full, gen: d.gen + 1}
 			lost = -1
 		default:
 			var add []entry
@@ -746,7 +746,7 @@ func (n *node) noteCommit(from, to Index) {
 func (n *node) checkQuorum(i Index) {
 	e, have := n.disk.at(i), 0
 	for _, id := range n.g.ids {
-		if m := n.g.nodes[id]; m == nil || m.disk.has(i) && m.disk.synced >= i && m.disk.at(i) == e || m.disk.abstain >= i {
+		if m := n.g.nodes[id]; m == nil || m.disk.has(i) && m.disk.synced >= i && m.disk.at(i) == e || m.disk.abstain >= i || m.disk.behind {
 			have++ // so has one that lost it and abstains; a member this group does not run is believed
 		}
 	}

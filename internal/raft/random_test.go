@@ -16,7 +16,7 @@ var seedFlag = flag.Int64("seed", 0, "run only this seed of a random test")
 
 // TestRandomFaults runs many short lives of groups of 1, 3 and 5 members in every compat and both durabilities: messages are lost,
 // delayed, repeated and overtaken, members are cut off, paused and crash with a part of what they had not synced, disks fill up and
-// fail, tails are lost, members are wiped, leadership is handed over, old entries expire, clocks run unevenly. R1 to R9 are checked
+// fail, tails and disks are lost, members are wiped, leadership is handed over, old entries expire, clocks run unevenly. R1 to R9 are checked
 // after every turn. Then all faults end, and within a bounded time there must be a leader, a new entry committed by
 // everybody, and equal logs that hold all that was ever committed; and the group must then be quiet.
 //
@@ -231,6 +231,11 @@ func misfortune(g *group, n *node, r *rand.Rand, say func(string, ...any)) {
 		}) {
 			say("fault: %s is wiped", n.id)
 			n.wipe()
+		} else if g.config.Compat == CompatGo && !g.async && // one that is told may lose it at any time, if no other member owes anything
+			len(g.ids) > 2 && g.others(n, func(m *node) bool { return m.disk.abstain < 0 && !m.disk.behind }) {
+			say("fault: %s loses its disk, and is told", n.id)
+			n.wipe()
+			n.disk.behind = true
 		}
 	}
 }
