@@ -196,7 +196,8 @@ func (s *Store) Full() bool {
 	defer s.space.mu.Unlock()
 	now := s.cfg.Now()
 	needed := s.needed.Load()
-	if !s.space.at.IsZero() && now.Sub(s.space.at) < spaceEvery && (needed == 0 || s.space.full) {
+	ago := now.Sub(s.space.at) // negative where a clock was set back
+	if !s.space.at.IsZero() && ago >= 0 && ago < spaceEvery && (needed == 0 || s.space.full) {
 		return s.space.full
 	}
 	used, err := s.used()

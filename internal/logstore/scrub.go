@@ -105,13 +105,13 @@ func (s *Store) suspect(err error) bool {
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
 	s.mu.RLock()
-	to := min(de.Index, s.commit)
+	to := min(de.Index, max(s.commit, s.durable.index))
 	_, known := s.holeAt(de.Index)
 	s.mu.RUnlock()
 	switch {
 	case known:
 		return true
-	case to < de.Index: // what is not committed may be replaced at any moment; and nobody could give it
+	case to < de.Index: // what is not even synced may be replaced at any moment; and nobody could give it
 		return false
 	}
 	before := s.Stats()
