@@ -60,6 +60,11 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 		})
 	}
 	if *keepFlag {
+		for _, k := range readKept(t) { // what was found in the product itself stays
+			if all[k.name] == nil {
+				fmt.Fprintln(&keep, k)
+			}
+		}
 		if err := os.WriteFile(keptFile, keep.Bytes(), 0o666); err != nil {
 			t.Fatal(err)
 		}
@@ -72,8 +77,7 @@ func TestKeptLivesFindTheirPlantedFaults(t *testing.T) {
 	for _, k := range readKept(t) {
 		on := all[k.name]
 		if on == nil {
-			t.Errorf("%q is no fault that can be planted", k.name)
-			continue
+			continue // a fault of the product itself, mended since
 		}
 		*on = true
 		if r := k.c.Run(); r.Err == nil {
