@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -147,6 +149,44 @@ func attacks(r *rand.Rand, whole []byte, strangers ...[]byte) []attack {
 	return list
 }
 
+// target is what an attack is aimed at.
+type target struct {
+	Address   string
+	Whole     []byte   // a request that the port understands
+	Strangers [][]byte // requests of somebody it does not know
+	Seed      uint64
+	No        int // of the attack; used by attackAsTold alone
+}
+
+func (g target) attacks() []attack {
+	return attacks(rand.New(rand.NewPCG(g.Seed, 0)), g.Whole, g.Strangers...)
+}
+
+// attackVariable makes this test program an attacker: it holds a target.
+const attackVariable = "INTEROP_ATTACK"
+
+// attackAsTold is the attacker: a process of its own that does one attack over and over until it is killed. It takes only the processor time that nobody else wants:
+// what a good client feels is then what the server does about the attack, and not that attacker, server and client share two processors.
+func attackAsTold(order string) {
+	var g target
+	if err := json.Unmarshal([]byte(order), &g); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	a := g.attacks()[g.No]
+	for {
+		fmt.Println("again") // the test waits for the first of these lines
+		if err := a.run(context.Background(), g.Address); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+}
+
 // pace is what a good client saw: it does one thing after the other, with a pause that leaves the machine room.
 func pace(ctx context.Context, one func(context.Context) error, n int) (p50, p99 time.Duration, err error) {
 	var took []time.Duration
@@ -166,7 +206,7 @@ func pace(ctx context.Context, one func(context.Context) error, n int) (p50, p99
 		}
 	}
 	slices.Sort(took)
-	return took[n/2], took[n*99/100], nil
+	return took[n/2], took[n*99/100-1], nil
 }
 
 // endure puts all attacks on a port of process p, one after the other: good, a good client of the port, is served all the while, and the process's memory
@@ -180,9 +220,9 @@ func endure(t *testing.T, p *harness.Process, address string, whole []byte, good
 	must(t, err)
 	base, _, err := p.Usage()
 	must(t, err)
-	seed := rand.Uint64()
-	t.Logf("%s: base: p50 %v, p99 %v, %d MiB; seed %d", address, p50, calm, base/mib, seed)
-	for _, a := range attacks(rand.New(rand.NewPCG(seed, 0)), whole, strangers...) {
+	g := target{Address: address, Whole: whole, Strangers: strangers, Seed: rand.Uint64()}
+	t.Logf("%s: base: p50 %v, p99 %v, %d MiB; seed %d", address, p50, calm, base/mib, g.Seed)
+	for i, a := range g.attacks() {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		ended := make(chan error, 1)
 		go func() { ended <- a.run(ctx, address) }()
@@ -208,10 +248,51 @@ func endure(t *testing.T, p *harness.Process, address string, whole []byte, good
 		}
 		cancel()
 		t.Logf("%-35s p99 %8v (%.1f times), memory %+d MiB", a.name, worst.Round(10*time.Microsecond), float64(worst)/float64(calm), (most-base)/mib)
+		if os.Getenv("INTEROP_LONG") != "" {
+			g.No = i
+			g.feel(t, a.name, good)
+		}
 		if most-base > 64*mib {
 			t.Errorf("%s: %d MiB more than before", a.name, (most-base)/mib)
 		}
 	}
+}
+
+// feel prints a good client's p99 with the attacker paused and with it at work, as medians of rounds that take turns: whatever else this machine does meanwhile it does
+// to both. Nothing is held: see docs/testing.md.
+func (g target) feel(t *testing.T, name string, good func(context.Context) error) {
+	t.Helper()
+	order, err := json.Marshal(g)
+	must(t, err)
+	self, err := os.Executable()
+	must(t, err)
+	dir := t.TempDir()
+	var runs atomic.Int64
+	p, err := harness.Start([]string{"env", attackVariable + "=" + string(order), self}, dir, dir+"/attacker.log", func([]byte) { runs.Add(1) })
+	must(t, err)
+	defer p.Kill()
+	must(t, harness.Until(within(t, limit), "the attacker", func() bool { return runs.Load() > 0 }))
+	const rounds, samples = 9, 200
+	var calm, under []time.Duration
+	for range rounds {
+		must(t, p.Pause())
+		_, p99, err := pace(within(t, limit), good, samples)
+		must(t, err)
+		calm = append(calm, p99)
+		must(t, p.Resume())
+		_, p99, err = pace(within(t, limit), good, samples)
+		must(t, err)
+		under = append(under, p99)
+	}
+	select {
+	case <-p.Done():
+		text, err := os.ReadFile(dir + "/attacker.log")
+		t.Errorf("the attacker ended: %s %v", text, err)
+	default:
+	}
+	slices.Sort(calm)
+	slices.Sort(under)
+	t.Logf("%-35s p99 in turns: %v, without it %v", name, under[rounds/2].Round(10*time.Microsecond), calm[rounds/2].Round(10*time.Microsecond))
 }
 
 // Whatever comes in at the leader's port: it goes on leading.
