@@ -414,6 +414,7 @@ func TestWhatDoesNotContinueEndsAJavaLog(t *testing.T) {
 func TestTermFile(t *testing.T) {
 	ours := string(ballot{term: 137, vote: "n1"}.encode())
 	java := "voteLeader=n1\ncurrTerm=137\n"
+	older := java + crcLine([]byte(java))
 	for _, c := range []struct {
 		name           string
 		main, tmp, bak string // "" = missing
@@ -423,6 +424,8 @@ func TestTermFile(t *testing.T) {
 	}{
 		{name: "none", term: 0},
 		{name: "ours", main: ours, term: 137, vote: "n1"},
+		{name: "ours, older", main: older, term: 137, vote: "n1"},
+		{name: "ours, older, changed digit", main: strings.Replace(older, "137", "127", 1), fails: true},
 		{name: "java", main: java, term: 137, vote: "n1"},
 		{name: "java, no vote", main: "voteLeader=\ncurrTerm=9\n", term: 9},
 		{name: "other syntax", main: "# c\n! c\n\n currTerm : 9\nvoteLeader\tn\\u0032\r\n", term: 9, vote: "n2"},
@@ -463,8 +466,8 @@ func TestTermFile(t *testing.T) {
 			must(t, s.Close())
 		})
 	}
-	for n := range len(ours) {
-		if b, err := parseBallot([]byte(ours[:n])); err == nil && b.term != 137 {
+	for n := range len(ours) { // no part of it may pass for a Java node's either, behind which nothing is known of what was durable
+		if b, err := parseBallot([]byte(ours[:n])); err == nil {
 			t.Errorf("cut at %d bytes it reads as term %d", n, b.term)
 		}
 	}

@@ -17,11 +17,13 @@ import (
 // The file ROOT/currterm holds the term and the vote in it as the original writes them (MemberState), and one line more, a comment to Java's
 // property reader, that checks the rest:
 //
+//	#crc32c=613e212a
 //	voteLeader=n0
 //	currTerm=7
-//	#crc32c=5d3c8a11
 //
-// The checksum is that of the bytes before its line. A file without it comes from a Java node; it has to hold both keys and to end with a line end.
+// The checksum is that of the bytes behind its line. A file without it comes from a Java node; it has to hold both keys and to end with a line end. The
+// line comes first so that no part of a file of ours, which a write that failed may leave, looks like one of Java's; where it comes last, and holds for what
+// is before it, the file is an older one.
 const (
 	termName  = "currterm"
 	crcPrefix = "#crc32c="
@@ -36,7 +38,11 @@ type ballot struct {
 
 func (b ballot) encode() []byte {
 	text := fmt.Sprintf("voteLeader=%s\ncurrTerm=%d\n", b.vote, b.term)
-	return fmt.Appendf(nil, "%s%s%08x\n", text, crcPrefix, crc32.Checksum([]byte(text), castagnoli))
+	return []byte(crcLine([]byte(text)) + text)
+}
+
+func crcLine(text []byte) string {
+	return fmt.Sprintf("%s%08x\n", crcPrefix, crc32.Checksum(text, castagnoli))
 }
 
 // parseBallot reads the text of a currterm file.
@@ -49,8 +55,12 @@ func parseBallot(text []byte) (b ballot, err error) {
 	}
 	i := bytes.LastIndex(text, []byte(crcPrefix))
 	if i >= 0 {
-		want := fmt.Sprintf("%s%08x\n", crcPrefix, crc32.Checksum(text[:i], castagnoli))
-		if string(text[i:]) != want {
+		line, rest := text[i:], text[:i]
+		if i == 0 {
+			end := bytes.IndexByte(text, '\n') + 1
+			line, rest = text[:end], text[end:]
+		}
+		if want := crcLine(rest); string(line) != want {
 			return b, fmt.Errorf("has a wrong checksum, want %q", strings.TrimSpace(want))
 		}
 	}
