@@ -156,6 +156,17 @@ func (s *Store) heal(lo, k raft.Index, pos int64) bool {
 	return len(s.holes) > 0
 }
 
+// cutHoles forgets what is damaged behind keep: it is gone, and what comes there is whole. The caller holds mu.
+func (s *Store) cutHoles(keep mark) {
+	s.holes = slices.DeleteFunc(s.holes, func(h hole) bool { return h.lo > keep.index })
+	for i := range s.holes {
+		if h := &s.holes[i]; h.hi > keep.index+1 {
+			h.hi, h.end = keep.index+1, keep.end
+		}
+	}
+	s.hurt.Store(len(s.holes) > 0)
+}
+
 // dropHoles forgets the holes before entry first: retention deleted them. The caller holds mu.
 func (s *Store) dropHoles(first raft.Index) {
 	s.holes = slices.DeleteFunc(s.holes, func(h hole) bool { return h.hi <= first })

@@ -61,6 +61,7 @@ func (s *Store) cut(keep mark) error {
 	s.last = keep
 	s.runs = cutRuns(s.runs, keep.index)
 	s.cache.truncate(keep.index)
+	s.cutHoles(keep)
 	s.mu.Unlock()
 	s.tail.reset(keep)
 	return s.finishCut(keep)

@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -53,5 +54,34 @@ func TestFullIsAskedAgainWhenTheClockGoesBack(t *testing.T) {
 	if s.Full() {
 		t.Error("an empty disk is full since the clock was set back")
 	}
+	must(t, s.Close())
+}
+
+// Damage of entries that are cut goes with them.
+func TestDamageThatIsCutIsForgotten(t *testing.T) {
+	m := vfs.NewMem()
+	cfg := small(m)
+	cfg.CacheBytes, cfg.Repairs = 1, true
+	s := mustOpen(t, cfg)
+	for i := raft.Index(0); i <= 20; i++ {
+		fill(t, s, i, 1)
+	}
+	_, err := s.Sync()
+	must(t, err)
+	must(t, s.SetCommit(3))
+	pos, size, err := s.Pos(10)
+	must(t, err)
+	must(t, m.Flip(fmt.Sprintf("base/dledger-n0/data/%020d", pos/256*256), pos%256+int64(size)-1, 1))
+	if _, _, err := s.Read(10, 11, 1); err == nil || !s.Hurt() {
+		t.Errorf("damage is not noticed: %v", err)
+	}
+	must(t, s.Truncate(9))
+	if s.Hurt() {
+		t.Errorf("damage is left: %v", s.Damaged())
+	}
+	for i := raft.Index(10); i <= 20; i++ {
+		fill(t, s, i, 2)
+	}
+	check(t, s, 0, 20, func(i raft.Index) raft.Term { return 1 + raft.Term(i/10) - raft.Term(i/20) })
 	must(t, s.Close())
 }
