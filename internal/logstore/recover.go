@@ -72,6 +72,7 @@ type recovery struct {
 	from     mark // where the scan began: what lies before is durable, with its index records
 	stop     error
 	stopPos  int64
+	torn     raft.Index // the entry that stopped the scan, since it may be torn; -1 = none did so
 }
 
 func (r *recovery) run() (err error) {
@@ -419,6 +420,9 @@ func (r *recovery) scan() error {
 	if s.sealed.Load() {
 		sc.sealed = -1
 	}
+	// But a write that failed, or that a kill interrupted, is torn at one place, and behind the entry that is torn there is nothing. What is noted as
+	// synced or committed was written before it.
+	sc.doubts, sc.doubted = r.known && r.sameBoot && !r.ours() && !r.m.clean && !r.ballot.foreign, r.sure()
 	sc.blanks = r.known && !r.ballot.foreign
 	fix := indexFixer{Store: s}
 	for {
@@ -432,7 +436,10 @@ func (r *recovery) scan() error {
 		if err := fix.flush(); err != nil {
 			return err
 		}
-		r.stop, r.stopPos = sc.err, sc.pos
+		r.stop, r.stopPos, r.torn = sc.err, sc.pos, -1
+		if errors.Is(sc.err, errDoubt) {
+			r.torn = sc.next
+		}
 		if on, err := r.overDamage(&sc); err != nil || !on {
 			return err
 		}
@@ -534,7 +541,7 @@ func (r *recovery) judge() error {
 	next, sure := s.last.index+1, r.sure()
 	had := max(r.m.durable.index, r.m.lost)
 	if r.m.async {
-		had = max(had, r.m.commit) // else a committed entry that was not synced here is one that others committed: nobody counts on it
+		had = max(had, r.m.commit, r.torn) // else a committed entry that was not synced here is one that others committed: nobody counts on it
 	}
 	if r.ballot.foreign {
 		had = r.m.commit // a Java node wrote since: it may have cut what was not committed, and synced nothing

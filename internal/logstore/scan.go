@@ -103,6 +103,7 @@ var (
 	errOrder    = errors.New("entry of another log")       // whole, but does not continue: what an older leader left
 	errPosition = errors.New("entry of another position")  // whole, but belongs elsewhere
 	errBare     = errors.New("entry without checksum")     // whole by its header, which is not enough here
+	errDoubt    = errors.New("entry may be torn")          // it has no checksum, and nothing is behind it
 	errBlank    = errors.New("bad blank record")           //
 	errNoFile   = errors.New("the data files end here")    //
 	errRead     = errors.New("data file cannot be read")   // an error of the disk, wrapped
@@ -117,9 +118,11 @@ type scanner struct {
 	term     raft.Term  // lower bound
 	checkPos bool
 	sealed   raft.Index // entries above need checksums; -2 = none does, -1 = all do
-	blanks   bool       // blank records are checked too: they fill a file's end or begin, with zeros
-	ahead    int        // how much is read at once; 0 = scanBuffer
-	buf      []byte     // bytes of the files from bufPos on
+	doubted  raft.Index // with doubts: an entry above without checksums, and with nothing behind it, may be torn, and is not taken
+	doubts   bool
+	blanks   bool   // blank records are checked too: they fill a file's end or begin, with zeros
+	ahead    int    // how much is read at once; 0 = scanBuffer
+	buf      []byte // bytes of the files from bufPos on
 	bufPos   int64
 	bytes    []byte // the entry that step found; good until the next step
 	hdr      entry.Header
@@ -196,6 +199,18 @@ func (sc *scanner) step() bool {
 	return false
 }
 
+// nothingAt tells whether no record has been begun at pos, or at the begin of the next file if none fits there.
+func (sc *scanner) nothingAt(pos int64) (bool, error) {
+	if off := pos % sc.src.size; off > 0 && sc.src.size-off < entry.BlankSize {
+		pos += sc.src.size - off
+	}
+	if !sc.src.holds(pos) {
+		return true, nil
+	}
+	b, err := sc.peek(pos, entry.BlankSize)
+	return err == nil && binary.BigEndian.Uint64(b) == 0, err
+}
+
 // blank checks a blank record of size bytes with left bytes to the file's end, where that is asked for.
 func (sc *scanner) blank(size, left int64) error {
 	if !sc.blanks {
@@ -240,6 +255,15 @@ func (sc *scanner) entry(head []byte) error {
 		return fmt.Errorf("%w: header says %d", errPosition, h.Pos)
 	case bare, plantedBareNoop && sc.sealed > -2 && h.Index > sc.sealed && h.BodyCRC == 0:
 		return errBare
+	case sc.doubts && h.Index > sc.doubted && !entry.Sealed(e):
+		if last, err := sc.nothingAt(sc.pos + int64(h.Size)); err != nil {
+			return err
+		} else if last {
+			return errDoubt
+		}
+		if e, err = sc.peek(sc.pos, int(h.Size)); err != nil { // it may have lain in the buffer's old bytes
+			return err
+		}
 	}
 	sc.bytes, sc.hdr, sc.at = e, h, sc.pos
 	sc.pos += int64(h.Size)

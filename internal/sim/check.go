@@ -83,10 +83,7 @@ func (k *checker) note(n *node, e []byte, prev raft.Term) {
 	}
 	p := place{term: h.Term, prev: prev, sum: sum(e), op: -1, pos: h.Pos}
 	if old := k.find(h.Index, h.Term); old != nil {
-		// A write that fails within the header of an entry without a body leaves one that looks like a Java leader's, without checksums. With such members
-		// possible it is believed; nothing is lost by it.
-		torn := h.BodyLen == 0 && h.ChainCRC == 0 && k.w.setup.compat != raft.CompatGo
-		if old.sum != p.sum && !torn {
+		if old.sum != p.sum {
 			k.w.violate("R3: %s holds another entry %d of term %d than was written first", n.id, h.Index, h.Term)
 		}
 		switch {
