@@ -60,21 +60,25 @@ func TestTornNoopIsNoEntry(t *testing.T) {
 // An entry of a Java leader has no checksum that tells whether all of it was written before the process was killed. The last one is not taken unless it was
 // synced; what it was acknowledged for in async is remembered.
 func TestLastEntryWithoutChecksumIsDoubted(t *testing.T) {
-	java := func(i raft.Index, pos int64) []byte {
+	java := func(i raft.Index, pos int64, last byte) []byte {
 		e := make([]byte, entry.HeaderSize+40)
+		e[len(e)-1] = last
 		entry.PutHeader(e, entry.Header{Magic: entry.MagicNormal, Size: int32(len(e)), Index: i, Term: 1, Pos: pos, BodyLen: 40})
 		return e
 	}
 	for _, c := range []struct {
 		name        string
 		async, sync bool
+		end         byte
 		count       raft.Index
 		last, lost  raft.Index
 	}{
-		{"written", false, false, 2, 0, -1},
-		{"written and acknowledged", true, false, 2, 0, 1},
-		{"synced", false, true, 2, 1, -1},
-		{"at the end of a file", false, false, 3, 1, -1},
+		{"written", false, false, 0, 2, 0, -1},
+		{"written and acknowledged", true, false, 0, 2, 0, 1},
+		{"synced", false, true, 0, 2, 1, -1},
+		{"in another file", false, false, 0, 3, 1, -1},
+		{"its end is there", false, false, 'x', 2, 1, -1},
+		{"nothing", true, false, 0, 0, -1, -1},
 	} {
 		m := vfs.NewMem()
 		cfg := small(m)
@@ -83,7 +87,7 @@ func TestLastEntryWithoutChecksumIsDoubted(t *testing.T) {
 		pos := int64(0)
 		for i := range c.count {
 			pos, _ = entry.Place(pos, entry.HeaderSize+40, cfg.DataFileSize)
-			e := java(i, pos)
+			e := java(i, pos, c.end)
 			must(t, s.AppendEncoded(i, raft.Payload{e}))
 			pos += int64(len(e))
 		}

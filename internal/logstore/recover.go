@@ -52,7 +52,7 @@ func (s *Store) open() (err error) {
 		return err
 	}
 	boot := s.fs.BootID()
-	r := recovery{Store: s, m: m, known: known, sameBoot: known && boot != "" && m.boot == bootSum(boot)}
+	r := recovery{Store: s, m: m, known: known, torn: -1, sameBoot: known && boot != "" && m.boot == bootSum(boot)}
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()
 	return r.run()
@@ -420,7 +420,7 @@ func (r *recovery) scan() error {
 	if s.sealed.Load() {
 		sc.sealed = -1
 	}
-	// But a write that failed, or that a kill interrupted, is torn at one place, and behind the entry that is torn there is nothing. What is noted as
+	// But a write that failed, or that a kill interrupted, is torn at one place: the entry ends with zeros, and there is nothing behind it. What is noted as
 	// synced or committed was written before it.
 	sc.doubts, sc.doubted = r.known && r.sameBoot && !r.ours() && !r.m.clean && !r.ballot.foreign, r.sure()
 	sc.blanks = r.known && !r.ballot.foreign

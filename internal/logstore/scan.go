@@ -118,7 +118,7 @@ type scanner struct {
 	term     raft.Term  // lower bound
 	checkPos bool
 	sealed   raft.Index // entries above need checksums; -2 = none does, -1 = all do
-	doubted  raft.Index // with doubts: an entry above without checksums, and with nothing behind it, may be torn, and is not taken
+	doubted  raft.Index // with doubts: an entry above without checksums, that ends with a zero and has nothing behind it, may be torn, and is not taken
 	doubts   bool
 	blanks   bool   // blank records are checked too: they fill a file's end or begin, with zeros
 	ahead    int    // how much is read at once; 0 = scanBuffer
@@ -255,7 +255,7 @@ func (sc *scanner) entry(head []byte) error {
 		return fmt.Errorf("%w: header says %d", errPosition, h.Pos)
 	case bare, plantedBareNoop && sc.sealed > -2 && h.Index > sc.sealed && h.BodyCRC == 0:
 		return errBare
-	case sc.doubts && h.Index > sc.doubted && !entry.Sealed(e):
+	case sc.doubts && h.Index > sc.doubted && e[len(e)-1] == 0 && !entry.Sealed(e):
 		if last, err := sc.nothingAt(sc.pos + int64(h.Size)); err != nil {
 			return err
 		} else if last {
