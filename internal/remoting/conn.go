@@ -64,7 +64,6 @@ type Conn struct {
 	Value any
 
 	nc      net.Conn
-	socket  *socket  // of nc; nil if that is none of TCP
 	stream  net.Conn // what frames travel on: nc, or TLS over it; guarded by mu, but for the read goroutine, which alone sets it
 	opt     *options
 	keeper  *keeper
@@ -106,7 +105,7 @@ type options struct {
 }
 
 func newConn(nc net.Conn, opt *options, k *keeper, h Handler) *Conn {
-	c := &Conn{nc: nc, socket: socketOf(nc), stream: nc, opt: opt, keeper: k, handler: h}
+	c := &Conn{nc: nc, stream: nc, opt: opt, keeper: k, handler: h}
 	c.toWrite.L, c.drained.L = &c.mu, &c.mu
 	c.active.Store(k.now())
 	return c
@@ -285,12 +284,9 @@ func (c *Conn) write() {
 		vector = sending.vector(vector[:0])
 		unsent = vector // WriteTo consumes its receiver
 		var err error
-		switch _, secure := stream.(*tls.Conn); {
-		case secure:
+		if _, secure := stream.(*tls.Conn); secure {
 			record, err = whole(stream, unsent, record)
-		case c.socket != nil:
-			err = c.socket.writeAll(vector)
-		default:
+		} else {
 			_, err = unsent.WriteTo(stream)
 		}
 		clear(vector)
@@ -316,11 +312,7 @@ func (c *Conn) read() {
 	var f Frame
 	fresh := c.opt.tls != nil
 	for {
-		var source io.Reader = c.stream
-		if c.socket != nil && c.stream == c.nc {
-			source = c.socket
-		}
-		n, err := c.in.fill(source)
+		n, err := c.in.fill(c.stream)
 		c.opt.systemCall.Add(1)
 		if n > 0 {
 			c.active.Store(c.keeper.now())
