@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"fmt"
 	"testing"
 
 	"dledger/internal/entry"
@@ -33,5 +34,49 @@ func TestUnsyncedTailIsMissedOnlyWhereOthersCountOnIt(t *testing.T) {
 		if st := mustOpen(t, cfg).State(); st.Last != -1 || st.TailLost != want {
 			t.Errorf("async %t: last %d, lost %d; want -1 and %d", async, st.Last, st.TailLost, want)
 		}
+	}
+}
+
+// A power cut takes the notes of the last syncs. If an entry before them turns out to be damaged, so that the log is cut there, what is whole behind the damage may have
+// been acknowledged, and is missed.
+func TestEntriesBehindDamageAreMissedThoughNoNoteTellsOfThem(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		damaged []raft.Index // the first of them is the last that is noted as synced
+		want    raft.Index   // State.TailLost
+	}{
+		{"one entry", []raft.Index{5}, 19},
+		{"the entry behind as well", []raft.Index{5, 6}, 19},
+		{"two places", []raft.Index{5, 9}, 19},
+		{"the last entry as well", []raft.Index{5, 19}, 18},
+		{"nothing is damaged", nil, -1},
+	} {
+		m := vfs.NewMem()
+		s := mustOpen(t, sick(m))
+		fill(t, s, 5, 1)
+		must(t, s.SetCommit(3))
+		must(t, s.Checkpoint())
+		fill(t, s, 9, 1)
+		fill(t, s, 19, 2)
+		_, err := s.Sync()
+		must(t, err)
+		cut := m.Fork(vfs.KeepNone)
+		for _, i := range c.damaged {
+			pos, size, err := s.Pos(i)
+			must(t, err)
+			must(t, cut.Flip(fmt.Sprintf("base/dledger-n0/data/%020d", pos/256*256), pos%256+int64(size)-1, 1))
+		}
+		last := raft.Index(19)
+		if len(c.damaged) > 0 {
+			last = c.damaged[0] - 1
+		}
+		for start := range 2 { // the second knows it from the sidecar
+			s := mustOpen(t, sick(cut))
+			if st := s.State(); st.Last != last || st.TailLost != c.want {
+				t.Errorf("%s, start %d: last %d, lost %d; want %d and %d", c.name, start, st.Last, st.TailLost, last, c.want)
+			}
+			must(t, s.Close())
+		}
+		must(t, s.Close())
 	}
 }

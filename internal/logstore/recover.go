@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,6 +73,8 @@ type recovery struct {
 	from     mark // where the scan began: what lies before is durable, with its index records
 	stop     error
 	stopPos  int64
+	stopTerm raft.Term  // lower bound of the terms behind
+	sealed   raft.Index // scanner.sealed of the scan
 	torn     raft.Index // the entry that stopped the scan, since it may be torn; -1 = none did so
 }
 
@@ -424,6 +427,7 @@ func (r *recovery) scan() error {
 	// synced or committed was written before it.
 	sc.doubts, sc.doubted = r.known && r.sameBoot && !r.ours() && !r.m.clean && !r.ballot.foreign, r.sure()
 	sc.blanks = r.known && !r.ballot.foreign
+	r.sealed = sc.sealed
 	fix := indexFixer{Store: s}
 	for {
 		for sc.step() {
@@ -436,7 +440,7 @@ func (r *recovery) scan() error {
 		if err := fix.flush(); err != nil {
 			return err
 		}
-		r.stop, r.stopPos, r.torn = sc.err, sc.pos, -1
+		r.stop, r.stopPos, r.stopTerm, r.torn = sc.err, sc.pos, sc.term, -1
 		if errors.Is(sc.err, errDoubt) {
 			r.torn = sc.next
 		}
@@ -558,6 +562,11 @@ func (r *recovery) judge() error {
 			// Nobody knows whether what follows is committed, so it cannot be fetched one by one: it is a tail that is lost.
 			s.log.Warn("entries are damaged; the log is cut before them, and they come again from the leader", "first", next, "at", damage)
 			s.stats.Damages++
+			behind, err := r.wholeBehind(next)
+			if err != nil {
+				return err
+			}
+			had = max(had, behind)
 		}
 	}
 	if had > s.last.index {
@@ -565,6 +574,23 @@ func (r *recovery) judge() error {
 		s.log.Warn("the end of the log is lost; this node does not vote until it has it again", "last", s.last.index, "lost", had)
 	}
 	return nil
+}
+
+// wholeBehind gives the last whole entry behind the damaged place where the log ends now, or -1. It may have been synced and acknowledged, though a power cut took the
+// note of that: a log that ends where a write was torn has nothing to tell of what follows, one that ends at damage has.
+func (r *recovery) wholeBehind(next raft.Index) (last raft.Index, err error) {
+	last = -1
+	d := finder{src: &r.src, records: r.rawRecords, checkPos: r.checkPositions(), sealed: r.sealed}
+	for pos, term := r.stopPos, r.stopTerm; r.src.holds(pos); {
+		found, ok, err := d.after(pos, next, term, math.MaxInt64-1)
+		if err != nil || !ok {
+			return last, err
+		}
+		for d.sc.step() {
+		}
+		last, pos, next, term = d.sc.next-1, d.sc.pos, d.sc.next, max(found.term, d.sc.term)
+	}
+	return last, nil
 }
 
 // sure is the last entry that no crash can have taken.
