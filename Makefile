@@ -1,6 +1,7 @@
 # Everything runs with the Go toolchain and a C compiler (for the race detector) alone; interop wants a JDK and Maven too.
 GO ?= go
 FUZZTIME ?= 5s
+SOAK ?= 1h
 MQTESTS ?= .
 
 modules := . bench tools interop/mq
@@ -10,7 +11,7 @@ packages = $(shell $(GO) list ./... | grep -v '^dledger/interop')
 patience = $(if $(INTEROP_LONG),3h,15m)
 staticcheck = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
 
-.PHONY: check format vet staticcheck tidy race sim build test interop interop-mq planted bench fuzz cover clean
+.PHONY: check format vet staticcheck tidy race sim build test interop interop-mq planted bench fuzz soak cover clean
 
 # check is what CI asks of every change, but for the tests with other programs.
 check: format vet staticcheck tidy race sim
@@ -71,6 +72,10 @@ fuzz:
 			echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
 		done; \
 	done
+
+# soak runs all that draws something else each time, over and over until SOAK is over, and prints what it counted.
+soak:
+	SOAK=$(SOAK) .ci/soak
 
 cover:
 	$(GO) test -short -coverpkg=./... -coverprofile=cover.out $(packages)

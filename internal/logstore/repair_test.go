@@ -288,6 +288,7 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 		}
 		cured(t, what, m, healthy)
 	}
+	t.Logf("%d damaged disks", runs)
 }
 
 func at(_ int, err error) error { return err }
