@@ -447,8 +447,8 @@ func (s *stream) write(b []byte) (int, error) {
 	if now := time.Now(); s.busy.Before(now) {
 		s.busy = now
 	}
-	for n := len(b); len(b) > 0; b = b[n:] {
-		n = len(b)
+	for len(b) > 0 {
+		n := len(b)
 		took := s.net.takes(s.link, n)
 		if took > 0 && n > packet { // what comes first arrives first
 			n = packet
