@@ -243,3 +243,38 @@ func TestDamageStopsAMemberThatIsAlone(t *testing.T) {
 		})
 	}
 }
+
+// A leader that cannot read what it has to give to its followers, and nobody else has, commits nothing any more. It gives way, and its next start cuts what is damaged.
+func TestLeaderThatCannotReadItsTailIsReplaced(t *testing.T) {
+	everyCompat(t, func(t *testing.T, config func(string, *dledger.Config)) {
+		setup := dledgertest.Setup{Loss: dledgertest.LoseNothing, Config: func(id string, c *dledger.Config) { never(id, c); config(id, c) }}
+		setup.Run(t, 3, func(c *dledgertest.Cluster) {
+			e := appendSome(c, 0, 50)
+			c.Agree()
+			old := c.Leader()
+			var others []string
+			for _, id := range c.IDs() {
+				if id != old.ID {
+					others = append(others, id)
+				}
+			}
+			c.Kill(others...)
+			last := mustStatus(c, old.ID).Last
+			old.Propose([][]byte{make([]byte, 3000), make([]byte, 3000), make([]byte, 3000)}, nil)
+			c.Wait("what nobody else has to be on its disk", func() bool { return mustStatus(c, old.ID).Durable >= last+3 })
+			c.Kill(old.ID)
+			c.Start(old.ID) // so it has nothing in memory
+			if err := c.Disk(old.ID).Mem().Flip("/"+old.ID+"/dledger-"+old.ID+"/data/00000000000000000000", e.Pos+1000, 0x20); err != nil {
+				c.T.Fatal(err)
+			}
+			c.Start(others[0])
+			c.Wait("it to find out", func() bool { return mustStatus(c, old.ID).Err != nil })
+			c.Start(others[1])
+			c.Wait("another leader", func() bool { return c.Leader().ID != old.ID })
+			appendSome(c, 50, 60)
+			c.Kill(old.ID)
+			c.Start(old.ID)
+			c.Agree()
+		})
+	})
+}

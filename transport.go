@@ -436,6 +436,18 @@ func (p *peer) pushCached(m raft.Message) {
 	p.mu.Unlock()
 }
 
+// unreadable takes note that entry i could not be read for a follower. Where it is not committed nobody else may have it, and a leader that cannot give it to anyone
+// commits nothing any more: that is a failed disk, on which nobody should lead. A start then finds out how far the log is whole.
+func (t *transport) unreadable(i raft.Index, follower raft.ID, err error) {
+	if errors.Is(err, logstore.ErrCompacted) || errors.Is(err, logstore.ErrOutOfRange) || errors.Is(err, logstore.ErrClosed) {
+		return // the log has moved on
+	}
+	t.log.Error("entries cannot be read for a follower", "follower", follower, "first", i, "error", err)
+	if i > t.store.State().Commit {
+		t.loop.Call(func() { t.loop.SyncDone(fmt.Errorf("an entry that is not committed cannot be read: %w", err)) })
+	}
+}
+
 // complete adds what a message of dialect 0.3 carries beyond the core's fields, and the position of a reset. False means that the
 // log has moved on meanwhile; the core will notice.
 func (p *peer) complete(m *raft.Message) bool {
@@ -444,7 +456,9 @@ func (p *peer) complete(m *raft.Message) bool {
 	case m.Type == raft.MsgReset:
 		m.Pos, _, err = p.t.store.Pos(m.First)
 	case p.t.compat == raft.Compat03 && m.Index >= 0 && (m.Type == raft.MsgCompare || m.Type == raft.MsgTruncate):
-		m.Payload, _, err = p.t.store.Read(m.Index, m.Index+1, 1)
+		if m.Payload, _, err = p.t.store.Read(m.Index, m.Index+1, 1); err != nil {
+			p.t.unreadable(m.Index, p.id, err)
+		}
 	}
 	return err == nil
 }
@@ -502,9 +516,7 @@ func (p *peer) pumpOne(m raft.Message, epoch int) {
 	for {
 		payload, last, err := p.t.store.Read(m.First, m.Last+1, frameBytes)
 		if err != nil {
-			if !errors.Is(err, logstore.ErrCompacted) && !errors.Is(err, logstore.ErrOutOfRange) && !errors.Is(err, logstore.ErrClosed) {
-				p.t.log.Error("entries cannot be read for a follower", "follower", p.id, "first", m.First, "error", err)
-			}
+			p.t.unreadable(m.First, p.id, err)
 			return
 		}
 		if !written(payload, m.Runs) {

@@ -456,6 +456,7 @@ func (s *stream) write(b []byte) (int, error) {
 		}
 		s.busy = s.busy.Add(took)
 		s.send(b[:n], s.busy.Add(lag))
+		b = b[n:]
 	}
 	return written, nil
 }

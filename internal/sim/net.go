@@ -147,8 +147,9 @@ func (l *link) pump() {
 			n.afterCut()
 			return
 		}
-		if err != nil { // the log has moved on, or the disk fails: the core will notice
+		if err != nil { // the log has moved on, or the disk fails
 			l.queue = l.queue[1:]
+			n.unreadable(m.First, err)
 			l.pump()
 			return
 		}
@@ -227,6 +228,8 @@ func (l *link) complete(m *raft.Message) bool {
 			for _, b := range p[1:] {
 				m.Payload[0] = append(m.Payload[0], b...)
 			}
+		} else {
+			l.from.unreadable(m.Index, err)
 		}
 	}
 	return err == nil

@@ -85,6 +85,14 @@ func (w *world) heldBeside(n *node, last raft.Index) bool {
 	})
 }
 
+// unreadable does what package dledger does where an entry cannot be given to a follower: if it is not committed, the disk has failed.
+func (n *node) unreadable(i raft.Index, err error) {
+	if n.damaged(err) && i > n.loop.Commit() {
+		n.loop.Call(func() { n.loop.SyncDone(err) })
+		n.poke()
+	}
+}
+
 // scrub looks for damage, a piece at a time.
 func (n *node) scrub() {
 	if n.passes >= 2 && !n.w.calm {
