@@ -39,8 +39,8 @@ type state struct {
 	Versions map[string]tableVersion               `json:"versions"` // of topics, groups, offsets
 	Taken    bool                                  `json:"taken,omitempty"`
 
+	Swept    int64  `json:"swept,omitempty"` // when expired ones were taken out of Locks, by the clock of leaders
 	locks    int    // in Locks, and those given back since
-	swept    int64  // when expired ones were taken out of Locks, by the clock of leaders
 	building *state // a full copy whose last part has not come yet
 	before   int64  // Pos in front of it
 }
@@ -174,7 +174,7 @@ func (s *state) applyFull(rec *record, pos int64, fresh func() state) {
 	f := rec.Full
 	if f.Part == 0 {
 		n := fresh()
-		n.FullPos, n.Secret = pos, f.Secret
+		n.FullPos, n.Secret, n.Swept = pos, f.Secret, f.Swept
 		maps.Copy(n.Replicas, f.Peers)
 		maps.Copy(n.Versions, f.Ver)
 		s.building, s.before = &n, s.Pos
@@ -223,7 +223,7 @@ type lockQueue struct {
 }
 
 func (s *state) lock(r *lockRecord, at int64) {
-	if at-s.swept > lockLife.Milliseconds() {
+	if at-s.Swept > lockLife.Milliseconds() {
 		s.sweep(at)
 	}
 	held := s.Locks[r.Group]
@@ -245,7 +245,7 @@ func (s *state) lock(r *lockRecord, at int64) {
 
 // sweep takes locks out that nobody holds any more.
 func (s *state) sweep(at int64) {
-	s.locks, s.swept = 0, at
+	s.locks, s.Swept = 0, at
 	for group, held := range s.Locks {
 		maps.DeleteFunc(held, func(_ queueKey, l lock) bool { return l.expired(at) })
 		if s.locks += len(held); len(held) == 0 {

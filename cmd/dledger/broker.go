@@ -131,9 +131,10 @@ func (o *brokerFlags) run(cmd *cobra.Command) (err error) {
 // newAdmin says where the tool is that administers brokers (decision 16).
 func newAdmin() *cobra.Command {
 	return &cobra.Command{
-		Use:    "admin",
-		Short:  "Says where the RocketMQ admin tool is",
-		Hidden: true,
+		Use:     "admin",
+		Short:   "Says where the RocketMQ admin tool is",
+		Hidden:  true,
+		Example: "  mqadmin clusterList -n 127.0.0.1:9876",
 		Long: `There is no admin tool of ours for brokers and name servers: the original's, bin/mqadmin of a RocketMQ distribution, works with them as
 it is, also its dashboard. For the log beneath there are dledger status, transfer, dump and verify.`,
 		DisableFlagParsing: true,
