@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -14,10 +13,8 @@ import (
 //  1. all that wait share one question, and those that come while it is under way the next;
 //  2. who waits is called once, when all that any replica had acknowledged before is dispatched here, or with the reason why that is not known.
 type confirmer struct {
-	mu      sync.Mutex
-	waiting []confirming
-	running bool
-	rounds  atomic.Int64 // questions so far
+	line   line[confirming]
+	rounds atomic.Int64 // questions so far
 }
 
 type confirming struct {
@@ -41,38 +38,22 @@ func (b *Broker) surely(r *request, answer func()) {
 }
 
 func (c *confirmer) ask(b *Broker, w confirming) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.waiting = append(c.waiting, w); c.running {
-		return
-	}
-	c.running = true
-	b.spawn(func() {
-		for {
-			c.mu.Lock()
-			line := c.waiting
-			c.waiting = nil
-			c.running = len(line) > 0
-			c.mu.Unlock()
-			if len(line) == 0 {
-				return
+	c.line.join(b, w, func(line []confirming) {
+		due := line[0].due
+		for _, w := range line {
+			if w.due.Before(due) {
+				due = w.due
 			}
-			due := line[0].due
-			for _, w := range line {
-				if w.due.Before(due) {
-					due = w.due
-				}
-			}
-			c.rounds.Add(1)
-			ctx, cancel := context.WithDeadline(b.ctx, due)
-			i, err := b.ledger.Confirm(ctx)
-			if err == nil {
-				err = b.store.WaitIndex(ctx, i)
-			}
-			cancel()
-			for _, w := range line {
-				w.done(err)
-			}
+		}
+		c.rounds.Add(1)
+		ctx, cancel := context.WithDeadline(b.ctx, due)
+		i, err := b.ledger.Confirm(ctx)
+		if err == nil {
+			err = b.store.WaitIndex(ctx, i)
+		}
+		cancel()
+		for _, w := range line {
+			w.done(err)
 		}
 	})
 }

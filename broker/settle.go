@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"dledger/internal/mq"
@@ -14,9 +13,7 @@ import (
 // it, and an entry that it does not have from an earlier term will never be. What the same leader may still have on its way is waited for with a record
 // behind it (barrier).
 type settler struct {
-	mu      sync.Mutex
-	waiting []func(error) // for the next barrier
-	running bool
+	line line[func(error)] // for a barrier
 }
 
 // settle stores messages only if they are not there yet. Messages of the same unique key and topic are the same if their bodies are, where they go when they wait,
@@ -54,29 +51,12 @@ func (b *Broker) settle(r *request, msgs []*mq.Message, uniq string, k kept) {
 
 // barrier calls done when everything that was given to the log before is either committed and dispatched or never will be.
 func (s *settler) barrier(b *Broker, done func(error)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting = append(s.waiting, done)
-	if s.running {
-		return
-	}
-	s.running = true
-	b.spawn(func() {
-		for {
-			s.mu.Lock()
-			line := s.waiting
-			s.waiting = nil
-			s.running = len(line) > 0
-			s.mu.Unlock()
-			if len(line) == 0 {
-				return
-			}
-			ctx, cancel := context.WithTimeout(b.ctx, forwardTimeout)
-			err := b.meta.write(ctx, record{Kind: "barrier"})
-			cancel()
-			for _, done := range line {
-				done(err)
-			}
+	s.line.join(b, done, func(line []func(error)) {
+		ctx, cancel := context.WithTimeout(b.ctx, forwardTimeout)
+		err := b.meta.write(ctx, record{Kind: "barrier"})
+		cancel()
+		for _, done := range line {
+			done(err)
 		}
 	})
 }
