@@ -182,9 +182,6 @@ func (c *clients) run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		now := time.Now()
-		c.mu.Lock()
-		c.count(now)
-		c.mu.Unlock()
 		silent := func(m *member) bool { return now.Sub(m.seen) > clientLife }
 		var tell []string
 		c.mu.Lock()
@@ -202,6 +199,7 @@ func (c *clients) run(ctx context.Context) error {
 				delete(c.consumers, group)
 			}
 		}
+		c.count(now)
 		c.mu.Unlock()
 		c.notify(tell...)
 	}

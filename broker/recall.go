@@ -101,7 +101,7 @@ func (b *Broker) recall(r *request) {
 	}
 	b.putOnce(r, []*mq.Message{m}, uniq, kept{func(int32, int64, string) {
 		r.answer(mq.Success, "", map[string]string{"msgId": uniq, mq.PropMsgRegion: b.cfg.RegionID})
-	}, func(code int32, remark string) { refuse(code, remark) }})
+	}, refuse})
 }
 
 // timerInfo is what the leader tells of its timer messages.
