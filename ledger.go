@@ -196,7 +196,7 @@ func (l *Ledger) flush() {
 		if s := l.store.State().Last; s != last {
 			i, err := l.store.Sync()
 			if err != nil {
-				l.loop.Call(func() { l.loop.SyncDone(err) })
+				l.loop.Fail(err)
 				return
 			}
 			last = i

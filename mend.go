@@ -103,7 +103,7 @@ func (l *Ledger) mendOne(ctx context.Context, d logstore.Damage) error {
 				_, err = l.store.Repair(entries)
 			}
 			if errors.Is(err, logstore.ErrFailed) {
-				l.failed(err)
+				l.loop.Fail(err)
 			}
 			if err == nil {
 				l.mender.tell()
@@ -113,11 +113,6 @@ func (l *Ledger) mendOne(ctx context.Context, d logstore.Damage) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// failed tells the loop that the store has failed, in case nothing else makes it notice.
-func (l *Ledger) failed(err error) {
-	l.loop.Call(func() { l.loop.SyncDone(err) })
 }
 
 // fetch asks a member for committed entries from first on, at most up to last. A node of the original gives one at a time, and only as the leader.
@@ -187,7 +182,7 @@ func (l *Ledger) scrub() {
 		pause := time.Duration(float64(n) / float64(l.cfg.ScrubRate) * float64(time.Second))
 		switch {
 		case errors.Is(err, logstore.ErrFailed):
-			l.failed(err)
+			l.loop.Fail(err)
 			return
 		case err != nil:
 			l.cfg.Logger.Warn("search for damage interrupted", "error", err)

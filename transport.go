@@ -444,7 +444,7 @@ func (t *transport) unreadable(i raft.Index, follower raft.ID, err error) {
 	}
 	t.log.Error("entries cannot be read for a follower", "follower", follower, "first", i, "error", err)
 	if i > t.store.State().Commit {
-		t.loop.Call(func() { t.loop.SyncDone(fmt.Errorf("an entry that is not committed cannot be read: %w", err)) })
+		t.loop.Fail(fmt.Errorf("an entry that is not committed cannot be read: %w", err))
 	}
 }
 

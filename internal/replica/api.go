@@ -101,6 +101,9 @@ func (r *Replica) Deliver(m raft.Message, reply func(*raft.Message)) {
 // peer or a client can cause: that is bounded, see ask.
 func (r *Replica) Call(f func()) bool { return r.call(f, math.MaxInt) == nil }
 
+// Fail tells that the disk has failed, in case nothing else makes the loop notice: a sync that ends well in the same turn does not undo it.
+func (r *Replica) Fail(err error) { r.Call(func() { r.SyncDone(err) }) }
+
 // asksMax bounds the questions that wait for a turn: confirmations, and requests of the loop's state.
 const asksMax = 1 << 14
 

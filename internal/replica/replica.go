@@ -231,8 +231,7 @@ func (r *Replica) NeedSync() bool {
 	return true
 }
 
-// SyncDone reports the end of a sync. Whoever else finds that the disk has failed reports it here, too: a sync that ends well in the same turn
-// does not undo that.
+// SyncDone reports the end of a sync. One that ends well in the same turn as a failure (see Fail) does not undo that.
 func (r *Replica) SyncDone(err error) {
 	r.mu.Lock()
 	r.in.synced = true

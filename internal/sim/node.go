@@ -373,7 +373,7 @@ func (n *node) flush() {
 				return
 			}
 			if err != nil {
-				n.loop.Call(func() { n.loop.SyncDone(err) })
+				n.loop.Fail(err)
 				n.poke()
 				return
 			}

@@ -88,7 +88,7 @@ func (w *world) heldBeside(n *node, last raft.Index) bool {
 // unreadable does what package dledger does where an entry cannot be given to a follower: if it is not committed, the disk has failed.
 func (n *node) unreadable(i raft.Index, err error) {
 	if n.damaged(err) && i > n.loop.Commit() {
-		n.loop.Call(func() { n.loop.SyncDone(err) })
+		n.loop.Fail(err)
 		n.poke()
 	}
 }
@@ -150,7 +150,7 @@ func (n *node) mend() {
 		case n.disk.off:
 			n.afterCut()
 		case errors.Is(err, logstore.ErrFailed):
-			n.loop.Call(func() { n.loop.SyncDone(err) })
+			n.loop.Fail(err)
 			n.poke()
 		case err == nil:
 			w.say(n, "has repaired entries %d to %d with what %s has", d.First, last, m.id)
