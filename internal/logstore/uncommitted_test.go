@@ -9,9 +9,9 @@ import (
 	"dledger/internal/vfs"
 )
 
-// A wrong index record of an entry that is synced and not committed yet is put right when the entry is read: a leader could push nothing from there on
-// otherwise, and would go on leading.
-func TestWrongRecordOfAnUncommittedEntryIsMended(t *testing.T) {
+// uncommitted is a store of entries 0 to 20, all synced and none in memory, of which those up to 3 are committed.
+func uncommitted(t *testing.T) (*vfs.Mem, *Store) {
+	t.Helper()
 	m := vfs.NewMem()
 	cfg := small(m)
 	cfg.CacheBytes, cfg.Repairs = 1, true
@@ -22,6 +22,13 @@ func TestWrongRecordOfAnUncommittedEntryIsMended(t *testing.T) {
 	_, err := s.Sync()
 	must(t, err)
 	must(t, s.SetCommit(3))
+	return m, s
+}
+
+// A wrong index record of an entry that is synced and not committed yet is put right when the entry is read: a leader could push nothing from there on
+// otherwise, and would go on leading.
+func TestWrongRecordOfAnUncommittedEntryIsMended(t *testing.T) {
+	m, s := uncommitted(t)
 	// Index files have four records of 32 bytes; the fields of one are magic, pos, size, index, term.
 	must(t, m.Flip("base/dledger-n0/index/00000000000000000256", 2*32+17, 0x40))
 	must(t, m.Flip("base/dledger-n0/index/00000000000000000256", 3*32+5, 0x40))
@@ -59,16 +66,7 @@ func TestFullIsAskedAgainWhenTheClockGoesBack(t *testing.T) {
 
 // Damage of entries that are cut goes with them.
 func TestDamageThatIsCutIsForgotten(t *testing.T) {
-	m := vfs.NewMem()
-	cfg := small(m)
-	cfg.CacheBytes, cfg.Repairs = 1, true
-	s := mustOpen(t, cfg)
-	for i := raft.Index(0); i <= 20; i++ {
-		fill(t, s, i, 1)
-	}
-	_, err := s.Sync()
-	must(t, err)
-	must(t, s.SetCommit(3))
+	m, s := uncommitted(t)
 	pos, size, err := s.Pos(10)
 	must(t, err)
 	must(t, m.Flip(fmt.Sprintf("base/dledger-n0/data/%020d", pos/256*256), pos%256+int64(size)-1, 1))

@@ -64,14 +64,7 @@ func TestDelayedMessagesComeInTimeOverFailovers(t *testing.T) {
 	failed := 0
 	for sender := range 2 {
 		wg.Go(func() {
-			pace := time.NewTicker(10 * time.Millisecond)
-			defer pace.Stop()
-			for i := 0; ; i++ {
-				select {
-				case <-sending.Done():
-					return
-				case <-pace.C:
-				}
+			for i := range ticks(sending, 10*time.Millisecond) {
 				level := i%3 + 1
 				delay := []time.Duration{time.Second, 5 * time.Second, 10 * time.Second}[level-1]
 				body := fmt.Sprintf("%d of %d", i, sender)

@@ -73,14 +73,7 @@ func (f *traffic) fault(format string, args ...any) {
 
 // produce sends until ctx ends, one message after the other, with the client's default settings.
 func (f *traffic) produce(ctx context.Context, p rocketmq.Producer, topic, name string) {
-	pace := time.NewTicker(5 * time.Millisecond)
-	defer pace.Stop()
-	for i := 0; ; i++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-pace.C:
-		}
+	for i := range ticks(ctx, 5*time.Millisecond) {
 		body := fmt.Sprintf("%s-%d", name, i)
 		f.paused.RLock()
 		r, err := p.SendSync(context.Background(), primitive.NewMessage(topic, []byte(body))) // to its end: a send that is cut short tells nothing

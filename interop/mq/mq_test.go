@@ -18,6 +18,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -163,6 +164,24 @@ func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// ticks gives 0, 1, 2 and so on, one every d, until ctx ends.
+func ticks(ctx context.Context, d time.Duration) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		pace := time.NewTicker(d)
+		defer pace.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-pace.C:
+			}
+			if !yield(i) {
+				return
+			}
+		}
+	}
 }
 
 func must(t *testing.T, err error) {

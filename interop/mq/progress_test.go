@@ -53,14 +53,7 @@ func (f *traffic) watch(t *testing.T, c *cluster.Cluster, topic string, brokers 
 	ctx, stop := context.WithCancel(ctx)
 	t.Cleanup(stop)
 	done.Go(func() {
-		pace := time.NewTicker(300 * time.Millisecond)
-		defer pace.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-pace.C:
-			}
+		for range ticks(ctx, 300*time.Millisecond) {
 			for i, broker := range brokers {
 				for _, group := range []string{"_g", "_ordered"} {
 					for queue := range 4 {
@@ -149,14 +142,7 @@ func probed(t *testing.T, c *cluster.Cluster, topic string) *probe {
 		return a, true
 	}
 	p.done.Go(func() {
-		pace := time.NewTicker(20 * time.Millisecond)
-		defer pace.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-pace.C:
-			}
+		for range ticks(ctx, 20*time.Millisecond) {
 			before := p.last
 			a, ok := ask(14, map[string]string{"setZeroIfNotFound": "false"})
 			if !ok {
