@@ -6,6 +6,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"dledger/internal/entry"
 	"dledger/internal/raft"
@@ -82,6 +83,42 @@ func everything(s *Store, synced *raft.Index) (err error) {
 	do(func() error { return s.SetCommit(5) })
 	do(s.Checkpoint)
 	return err
+}
+
+// A file that is refused although the disk has room (a quota, no descriptors left) keeps the store full long enough for a leader to give way, and is tried again then.
+func TestRefusalThatTheFreeSpaceDoesNotExplainLasts(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EDQUOT, syscall.ENOSPC, syscall.EMFILE} {
+		m := vfs.NewMem()
+		clock := newClock()
+		cfg := small(m)
+		cfg.Now = clock.now
+		s := mustOpen(t, cfg)
+		fill(t, s, 3, 1)
+		m.SetHook(func(c vfs.Call) error {
+			if c.Op == "create" {
+				return errno
+			}
+			return nil
+		})
+		var err error
+		next := raft.Index(4)
+		for ; err == nil; next++ {
+			err = s.Append(next, 1, entry.MagicNormal, [][]byte{body(next, 1)}, nil)
+		}
+		if !errors.Is(err, ErrDiskFull) {
+			t.Fatalf("append: %v", err)
+		}
+		for range spaceShut / time.Second {
+			if !s.Full() {
+				t.Fatalf("%v: not full", errno)
+			}
+			clock.add(1)
+		}
+		if s.Full() {
+			t.Errorf("%v: full for ever", errno)
+		}
+		must(t, s.Close())
+	}
 }
 
 func TestFullDiskRefusesAndGoesOn(t *testing.T) {

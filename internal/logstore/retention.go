@@ -184,13 +184,19 @@ type spaceCheck struct {
 	mu   sync.Mutex
 	at   time.Time
 	full bool
+	shut time.Time // where a file got no space though the disk says that there is some: full at least until then
 }
 
-// spaceEvery is how long an answer of Full is good.
-const spaceEvery = time.Second
+// spaceEvery is how long an answer of Full is good, spaceShut how long a refusal counts that the free space of the disk does not explain. A leader has to have
+// the time to find a better one meanwhile.
+const (
+	spaceEvery = time.Second
+	spaceShut  = 5 * time.Second
+)
 
 // Full tells whether the disk is fuller than ForceRatio + 5 % (at most 95 %), or a file that was needed got no space and there is still
-// too little. It looks at the disk at most once a second, so it may be asked for each request.
+// too little. Where a file is refused though there is enough (a quota, no inodes or descriptors left), the answer is yes for some seconds.
+// It looks at the disk at most once a second, so it may be asked for each request.
 func (s *Store) Full() bool {
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
@@ -208,8 +214,11 @@ func (s *Store) Full() bool {
 			sp, err := s.fs.Space(d)
 			roomy = roomy || err == nil && sp.Free >= needed
 		}
-		full = !roomy
-		if roomy {
+		if roomy && !s.space.full {
+			s.space.shut = now.Add(spaceShut)
+		}
+		full = !roomy || now.Before(s.space.shut) && s.space.shut.Sub(now) <= spaceShut // it is further off where a clock was set back
+		if !full {
 			s.needed.CompareAndSwap(needed, 0)
 		}
 	}
