@@ -55,7 +55,8 @@ type Initial struct {
 	// votes nor campaigns until all that a leader had when they met is committed here.
 	Behind bool
 	// New tells that nothing was found on disk: this is the first start, or the disk was lost. The node abstains until the others
-	// have told whether the group has a past (Met); where it has one, the node is Behind.
+	// have told whether the group has a past (Met); where it has one, the node is Behind. It does not know either in which terms it has voted and
+	// acknowledged, so it answers no leader as if it were sure of it before so many have told their terms that none can be higher than all of them.
 	New bool
 }
 
@@ -175,6 +176,8 @@ type Core struct {
 	behind    bool    // see Initial.Behind
 	goal      Index   // where behind: what has to be committed here to have caught up with this leader; noMatch until it has compared
 	unmet     []ID    // see Initial.New: those that have not told yet whether the group has a past; nil where that is known
+	untold    []ID    // see Initial.New: those that have not told their term yet; nil once enough have, see tell
+	askTerms  Instant // where untold and following: the next question for terms
 	newUntil  Instant // where unmet: waiting for the last of them ends
 	lapsed    bool    // too many members abstained to elect a leader, so none does any more; said in answers to pre-votes until there is a leader
 	failed    bool    // the disk failed for good: no vote, no campaign, no entry
@@ -249,6 +252,7 @@ func New(cfg Config, in Initial, now Instant) *Core {
 		for _, p := range c.peers {
 			c.unmet = append(c.unmet, p.id)
 		}
+		c.untold = slices.Clone(c.unmet)
 		c.newUntil = now + newPatience*Instant(c.baseTimeout())
 	}
 	c.becomeCandidate()
@@ -451,6 +455,9 @@ func (c *Core) Deadline() Instant {
 		if !c.cfg.NoElection {
 			d = c.heard + Instant(c.patience)
 		}
+		if c.unsure() {
+			d = min(d, c.askTerms)
+		}
 	case Candidate:
 		d = c.campaign.deadline()
 	}
@@ -507,6 +514,9 @@ func (c *Core) Durable(i Index, t Term) {
 
 // release sends the answers that durable now covers.
 func (c *Core) release() {
+	if c.unsure() {
+		return
+	}
 	k := 0
 	for k < len(c.held) && c.held[k].index <= c.durable {
 		c.send(c.held[k].msg)

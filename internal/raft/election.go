@@ -1,6 +1,9 @@
 package raft
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // campaign is one candidate's attempt to win a term: first a pre-vote that raises nobody's term, then the vote itself
 // (DLedgerLeaderElector.maintainAsCandidate in the Java original; protocol page section 5.3).
@@ -108,6 +111,8 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 	default:
 		c.endTransfer(StatusTakeLeadershipFailed)
 	}
+	c.tell(leader)
+	c.askTerms = c.now
 	c.campaign.phase = idle
 	c.heard = c.now
 	c.patience = c.baseTimeout() + time.Duration(c.draw(0, c.cfg.Heartbeat))
@@ -126,6 +131,14 @@ func (c *Core) learn(t Term, from ID) {
 }
 
 func (c *Core) tickFollower() {
+	if c.unsure() && c.now >= c.askTerms {
+		c.askTerms = c.now + Instant(c.cfg.Heartbeat)
+		for _, id := range c.untold {
+			m := c.ballot(id)
+			m.Type, m.Term = MsgPreVote, c.term
+			c.send(m)
+		}
+	}
 	if !c.cfg.NoElection && c.now >= c.heard+Instant(c.patience) {
 		c.becomeCandidate()
 		c.campaign.next = c.now // patience was random already
@@ -188,11 +201,17 @@ func (c *Core) startCampaign(pre bool) {
 	c.tally()
 }
 
-func (c *Core) askVote(id ID) {
+// ballot gives a request for the vote of a member in the present term.
+func (c *Core) ballot(id ID) Message {
 	m := Message{Type: MsgVote, To: id, Leader: c.cfg.ID, Term: c.term, Index: c.log.last, LogTerm: c.log.lastTerm(), Last: c.campaign.round}
 	if plantedEndTermIsTerm {
 		m.LogTerm = c.term
 	}
+	return m
+}
+
+func (c *Core) askVote(id ID) {
+	m := c.ballot(id)
 	if c.campaign.pre {
 		m.Type, m.Term = MsgPreVote, c.term+1
 	}
@@ -203,6 +222,9 @@ func (c *Core) onVoteAnswer(m *Message) {
 	// A refusal may carry a higher term. An acceptance of a pre-vote names the term that was proposed, an error that of the request.
 	if m.Vote != VoteAccept && m.Vote != VoteUnknown {
 		c.learn(m.Term, m.From)
+	}
+	if m.Type == MsgPreVoteAnswer && m.Status == StatusOK && m.Vote != VoteUnknown && m.Term >= 0 && m.Term <= c.term {
+		c.tell(m.From)
 	}
 	k := &c.campaign
 	if c.role != Candidate || k.phase != asking || m.Last != k.round || k.pre != (m.Type == MsgPreVoteAnswer) {
@@ -245,7 +267,7 @@ func (c *Core) tally() {
 	}
 	if c.Abstaining() {
 		if c.missing() && c.hopeless() {
-			c.abstain, c.behind, c.lapsed = -1, false, true
+			c.abstain, c.behind, c.untold, c.lapsed = -1, false, nil, true
 		}
 		if open == 0 {
 			c.conclude()
@@ -265,6 +287,25 @@ func (c *Core) tally() {
 	case split && !k.pre:
 		// Two candidates met, and who has not answered is most likely the dead leader: not worth the whole wait.
 		k.until = min(k.until, c.now+Instant(c.cfg.MinVoteInterval))
+	}
+}
+
+// unsure tells that this node's disk was lost, and with it the knowledge of the terms in which it voted and acknowledged: the leader it follows may have been
+// deposed with its help. Nothing it says must count for that leader.
+func (c *Core) unsure() bool { return c.untold != nil && c.behind }
+
+// tell takes in that the term of a member is known, and not above the own one. Whoever was elected by this node, or had entries acknowledged by it, has
+// been so by a majority; once so many of the others have told that every majority has one of them in it, a leader of the present term is
+// not deposed as far as this node had a hand in it (the recovery protocol of Viewstamped Replication Revisited, section 4.3, asks as many).
+func (c *Core) tell(id ID) {
+	if c.untold == nil {
+		return
+	}
+	c.untold = slices.DeleteFunc(c.untold, func(x ID) bool { return x == id })
+	if told := len(c.peers) - len(c.untold); told > len(c.cfg.Members)-c.quorum {
+		c.untold = nil
+		c.release()
+		c.caughtUp()
 	}
 }
 
@@ -388,6 +429,10 @@ func (c *Core) onHeartbeat(m *Message) {
 		return
 	}
 	c.follow(m)
+	if c.unsure() {
+		c.reply(m, Message{Status: StatusNotReady, Term: c.term})
+		return
+	}
 	c.reply(m, Message{Status: StatusOK, Term: c.term})
 }
 

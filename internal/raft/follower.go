@@ -57,7 +57,7 @@ func (c *Core) grant(m *Message, i Index) { c.grantEnd(m, i, c.log.last) }
 func (c *Core) grantEnd(m *Message, i, end Index) {
 	a := c.answerTo(m, Message{Term: c.term, XTerm: -1, XIndex: -1})
 	a.End = end
-	if i <= c.durable || plantedAckBeforeSync {
+	if (i <= c.durable || plantedAckBeforeSync) && !c.unsure() {
 		c.send(a)
 		return
 	}
@@ -328,7 +328,7 @@ func (c *Core) firstDifference(m *Message, hi Index) Index {
 // that, so it waits for its own sync, too. Where the lost tail is known, the store remembers it until then (see Joined).
 func (c *Core) caughtUp() {
 	kept := min(c.commit, c.durable)
-	if c.behind && c.goal != noMatch && kept >= c.goal {
+	if c.behind && c.untold == nil && c.goal != noMatch && kept >= c.goal {
 		c.behind, c.owed = false, -1
 	}
 	if t, ok := c.log.term(kept); c.owed >= 0 && (c.durable >= c.owed || ok && t > c.lostAt) {
