@@ -16,7 +16,7 @@ var (
 	stepsFlag = flag.Int("steps", 20_000, "events of a storm")
 )
 
-// TestRandomLives lives many seeds. SIM_RUNS sets how many; they begin with the clock's, which is printed.
+// TestRandomLives lives many seeds. SIM_RUNS sets how many, SIM_SEED the first; it is the clock's otherwise, and is printed.
 func TestRandomLives(t *testing.T) {
 	if *seedFlag != 0 {
 		r := Case{Seed: *seedFlag, Steps: *stepsFlag, Trace: os.Stdout}.Run()
@@ -34,6 +34,9 @@ func TestRandomLives(t *testing.T) {
 		runs = n
 	}
 	first := uint64(time.Now().UnixMilli()) * 1000
+	if n, err := strconv.ParseUint(os.Getenv("SIM_SEED"), 10, 64); err == nil {
+		first = n
+	}
 	t.Logf("%d seeds from %d on", runs, first)
 	failures := 0
 	var sum Stats
