@@ -2,6 +2,7 @@ package logstore
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"dledger/internal/entry"
@@ -69,9 +70,10 @@ func (s *Store) place(p *plan, size int) (int64, error) {
 }
 
 // Append encodes, places, stamps, seals and stages entries first, first+1, … of term, which must continue the log. The bodies are
-// copied. On an error nothing is staged; ErrDiskFull may pass, ErrTooLarge names a body that never fits.
+// copied. On an error nothing is staged; ErrDiskFull may pass (it also tells of a log that is damaged at its end and has to be repaired
+// first), ErrTooLarge names a body that never fits.
 func (s *Store) Append(first raft.Index, term raft.Term, magic int32, bodies [][]byte, stamp Stamp) error {
-	if err := s.usable(); err != nil {
+	if err := errors.Join(s.usable(), s.settleEnd()); err != nil {
 		return err
 	}
 	if first != s.tail.last.index+1 || term < s.tail.last.term {
@@ -139,7 +141,7 @@ func (s *Store) unplace(cause error) error {
 // Each entry is checked: form and checksums (ErrEntry), index and term (ErrOrder), and its position (*PositionError) unless compat is 0.4, where a Java leader may
 // give positions of its own and the index record alone holds the real one. On an error nothing is staged.
 func (s *Store) AppendEncoded(from raft.Index, p raft.Payload) error {
-	if err := s.usable(); err != nil {
+	if err := errors.Join(s.usable(), s.settleEnd()); err != nil {
 		return err
 	}
 	if from != s.tail.last.index+1 {

@@ -16,7 +16,8 @@ var ErrDamaged = errors.New("entry is damaged and waits for a copy of another me
 
 // hole is a stretch of entries whose bytes on disk are not to be trusted.
 //
-//  1. entry lo-1 is whole and ends at pos, or lo is the log's first entry; entry hi is whole and begins at end, or hi-1 is the log's last and ends there;
+//  1. entry lo-1 is whole and ends at pos, or lo is the log's first entry; entry hi is whole and begins at end, or hi-1 is the log's last and ends there, or in
+//     the file that ends there, where entry hi was cut off (see looseEnd);
 //  2. all of its entries are committed, so that whoever else has them has the same;
 //  3. Store.runs are right for them.
 type hole struct {
@@ -167,6 +168,39 @@ func (s *Store) cutHoles(keep mark) {
 	s.hurt.Store(len(s.holes) > 0)
 }
 
+// looseEnd tells that the log ends in a damaged entry of which only the file is known that it ends in: what was behind it began the next file and is cut off, and a
+// blank record may lie between. The caller holds mu.
+func (s *Store) looseEnd() bool {
+	if len(s.holes) == 0 {
+		return false
+	}
+	h := s.holes[len(s.holes)-1]
+	return h.hi == s.last.index+1 && h.end == s.last.end && h.end%s.data.size == 0
+}
+
+// errLooseEnd: nothing can be appended before the last entry is repaired.
+var errLooseEnd = errors.New("the last entry is damaged, and where it ends is not known before it is repaired")
+
+// settleEnd takes over from Repair where the log ends, if that was not known, or tells that it still is not. Owner only.
+func (s *Store) settleEnd() error {
+	if s.trueEnd.Load() == nil && !s.Hurt() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.looseEnd() {
+		return fmt.Errorf("%w: %w", ErrDiskFull, errLooseEnd)
+	}
+	if k := s.trueEnd.Swap(nil); k != nil && k.index == s.last.index && s.tail.last == s.last {
+		if s.durable == s.last {
+			s.durable.end = k.end
+		}
+		s.last.end = k.end
+		s.tail.reset(s.last)
+	}
+	return nil
+}
+
 // dropHoles forgets the holes before entry first: retention deleted them. The caller holds mu.
 func (s *Store) dropHoles(first raft.Index) {
 	s.holes = slices.DeleteFunc(s.holes, func(h hole) bool { return h.hi <= first })
@@ -191,11 +225,12 @@ func (s *Store) Repair(p raft.Payload) (raft.Index, error) {
 	}
 	s.mu.RLock()
 	o, ok := s.holeAt(h.Index)
+	loose := ok && o.hi == s.last.index+1 && s.looseEnd()
 	s.mu.RUnlock()
 	if !ok || o.lo != h.Index {
 		return -1, fmt.Errorf("%w: entry %d does not begin a damaged stretch", ErrOrder, h.Index)
 	}
-	g, err := s.graft(o, b)
+	g, err := s.graft(o, b, loose)
 	if err != nil {
 		return -1, err
 	}
@@ -205,6 +240,9 @@ func (s *Store) Repair(p raft.Payload) (raft.Index, error) {
 	s.mu.Lock()
 	s.gen++ // who read meanwhile, reads again
 	left := s.heal(o.lo, g.next, g.pos)
+	if loose && g.next == o.hi {
+		s.trueEnd.Store(&mark{index: g.next - 1, end: g.end})
+	}
 	s.stats.Repaired += int64(g.next - o.lo)
 	s.mu.Unlock()
 	if !left {
@@ -221,6 +259,7 @@ type graft struct {
 	from    raft.Index // of the first record
 	next    raft.Index // the entry behind
 	pos     int64      // and where it, or the blank record before it, begins
+	end     int64      // of the last entry
 }
 
 // patch is a stretch of one data file.
@@ -238,8 +277,8 @@ func (g *graft) put(pos int64, b []byte, size int64) {
 	g.data = append(g.data, patch{pos: pos, b: bytes.Clone(b)})
 }
 
-// graft lays the entries b out over hole o and checks that they are what was there.
-func (s *Store) graft(o hole, b []byte) (*graft, error) {
+// graft lays the entries b out over hole o and checks that they are what was there. With loose the log ends with o, and nobody here knows where exactly.
+func (s *Store) graft(o hole, b []byte, loose bool) (*graft, error) {
 	g := &graft{from: o.lo, next: o.lo, pos: o.pos}
 	size := s.data.size
 	for len(b) > 0 {
@@ -272,6 +311,7 @@ func (s *Store) graft(o hole, b []byte) (*graft, error) {
 		g.records = append(g.records, make([]byte, entry.IndexSize)...)
 		entry.PutRecord(g.records[n:], entry.Record{Magic: h.Magic, Pos: pos, Size: h.Size, Index: h.Index, Term: h.Term})
 		g.next, g.pos = g.next+1, pos+int64(h.Size)
+		g.end = g.pos
 		if g.pos > o.end {
 			return nil, fmt.Errorf("%w: entries up to %d end at %d, entry %d begins at %d", ErrOrder, g.next-1, g.pos, o.hi, o.end)
 		}
@@ -284,7 +324,11 @@ func (s *Store) graft(o hole, b []byte) (*graft, error) {
 	if o.end%size != 0 || o.end-g.pos < entry.BlankSize || s.data.base(g.pos) != o.end-size {
 		return nil, fmt.Errorf("%w: entries up to %d end at %d, entry %d begins at %d", ErrOrder, g.next-1, g.pos, o.hi, o.end)
 	}
-	g.put(g.pos, blankRecord(o.end-g.pos), size)
+	if loose {
+		g.put(g.pos, make([]byte, o.end-g.pos), size)
+	} else {
+		g.put(g.pos, blankRecord(o.end-g.pos), size)
+	}
 	g.pos = o.end
 	return g, nil
 }

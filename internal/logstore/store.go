@@ -214,6 +214,8 @@ type Store struct {
 	background sync.WaitGroup // goroutines "prepare" and "ahead"
 	stopping   atomic.Bool    // Close waits for them
 
+	trueEnd atomic.Pointer[mark] // where the last entry ends, as Repair found out; see settleEnd
+
 	mu       sync.RWMutex // guards all below; never held over I/O
 	data     files
 	index    files

@@ -159,6 +159,7 @@ func (s *Store) begin(keep mark) {
 	s.runs = nil
 	s.unsealed = false
 	s.holes, s.scrub.running = nil, false
+	s.trueEnd.Store(nil)
 	s.hurt.Store(false)
 	s.cache.clear()
 	s.tail.reset(keep)
