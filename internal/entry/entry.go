@@ -131,7 +131,12 @@ func Check(b []byte) error {
 
 // Sealed tells whether the whole entry b carries both checksums and they fit: what Seal writes is so, also where one of them comes out as 0.
 func Sealed(b []byte) bool {
-	return len(b) >= HeaderSize && binary.BigEndian.Uint32(b[36:]) == chain(b) && binary.BigEndian.Uint32(b[40:]) == crc32.Checksum(b[HeaderSize:], castagnoli)
+	return HeaderSealed(b) && binary.BigEndian.Uint32(b[40:]) == crc32.Checksum(b[HeaderSize:], castagnoli)
+}
+
+// HeaderSealed tells whether the header at the start of b carries its checksum and it fits; the body does not matter, nor whether it is there.
+func HeaderSealed(b []byte) bool {
+	return len(b) >= HeaderSize && binary.BigEndian.Uint32(b[36:]) == chain(b)
 }
 
 func chain(b []byte) uint32 {

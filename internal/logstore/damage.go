@@ -394,6 +394,23 @@ func (d *finder) whole(pos int64, i raft.Index, term raft.Term) bool {
 	return d.sc.step() && d.sc.at == pos
 }
 
+// termAt gives the term of the damaged entry that index record r names; a record has no checksum. A header whose own checksum fits knows best, and one that is
+// damaged elsewhere confirms the record, or makes its term uncertain: then ok is false. Where no header is left the record is all there is.
+func (d *finder) termAt(r entry.Record) (t raft.Term, ok bool) {
+	b := make([]byte, entry.HeaderSize)
+	if !d.src.holds(r.Pos) || !d.src.holds(r.Pos+entry.HeaderSize-1) || d.src.at(r.Pos) != d.src.at(r.Pos+entry.HeaderSize-1) || d.src.read(b, r.Pos) != nil {
+		return r.Term, true
+	}
+	h, err := entry.Parse(b)
+	switch {
+	case h.Index != r.Index:
+		return r.Term, true
+	case err == nil && entry.HeaderSealed(b):
+		return h.Term, true
+	}
+	return r.Term, h.Term == r.Term
+}
+
 // after gives the first whole entry that is not before next and lies behind pos, where entry next should be and is not; no later one than
 // limit, and of term at least term. The index records tell where to look; where they tell nothing the bytes are searched for what has checksums.
 func (d *finder) after(pos int64, next raft.Index, term raft.Term, limit raft.Index) (mark, bool, error) {

@@ -116,7 +116,7 @@ func (r *recovery) overDamage(sc *scanner) (bool, error) {
 	return true, nil
 }
 
-// runsOver notes the terms of damaged entries: the index records tell them, if they are whole, or those around do, if they are of one term.
+// runsOver notes the terms of damaged entries: those around tell them, if they are of one term, or else what is left of their headers, and their index records.
 func (r *recovery) runsOver(h hole, after raft.Term) bool {
 	if n := len(r.runs); n > 0 && r.runs[n-1].Term == after {
 		return true
@@ -129,14 +129,19 @@ func (r *recovery) runsOver(h hole, after raft.Term) bool {
 	if len(recs) != int(h.hi-h.lo) {
 		return false
 	}
+	d := finder{src: &r.src}
 	runs := slices.Clone(r.runs)
 	for i, x := range recs {
 		pos, _ := entry.Place(end, int(x.Size), r.data.size)
-		if x.Index != h.lo+raft.Index(i) || x.Size < entry.HeaderSize || x.Pos != pos || x.Term < term || x.Term > after {
+		if x.Index != h.lo+raft.Index(i) || x.Size < entry.HeaderSize || x.Pos != pos {
 			return false
 		}
-		runs = addRun(runs, x.Term, x.Index)
-		term, end = x.Term, x.Pos+int64(x.Size)
+		end = x.Pos + int64(x.Size)
+		t, ok := d.termAt(x)
+		if !ok || t < term || t > after {
+			return false
+		}
+		runs, term = addRun(runs, t, x.Index), t
 	}
 	if end != h.end && (h.end%r.data.size != 0 || r.data.base(end) != h.end-r.data.size) {
 		return false

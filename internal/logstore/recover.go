@@ -363,13 +363,20 @@ func (r *recovery) oldRuns() error {
 	return r.checkRuns()
 }
 
-// checkRuns compares the entries at both sides of each change of terms with what the index says of them. Entries that are damaged tell nothing.
+// checkRuns compares the entries at both sides of each change of terms with what the index says of them.
 func (r *recovery) checkRuns() error {
 	d := finder{src: &r.src, sealed: r.needsSeal()}
 	check := func(i raft.Index, want raft.Term) error {
 		recs := r.rawRecords(i, 1)
-		if len(recs) == 1 && r.src.holds(recs[0].Pos) && d.whole(recs[0].Pos, i, 0) && d.sc.hdr.Term != want {
-			return fmt.Errorf("entry %d is of term %d, the index says %d", i, d.sc.hdr.Term, want)
+		if len(recs) != 1 || !r.src.holds(recs[0].Pos) {
+			return nil
+		}
+		t, ok := d.termAt(recs[0])
+		if d.whole(recs[0].Pos, i, 0) {
+			t, ok = d.sc.hdr.Term, true
+		}
+		if !ok || t != want {
+			return fmt.Errorf("entry %d is of term %d, the index says %d", i, t, want)
 		}
 		return nil
 	}

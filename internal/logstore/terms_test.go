@@ -1,0 +1,83 @@
+package logstore
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"dledger/internal/entry"
+	"dledger/internal/raft"
+	"dledger/internal/vfs"
+)
+
+// An index record has no checksum. Where an entry and the term in its record are damaged, the entry is of its own term here after a start, or it is cut off.
+func TestDamagedIndexRecordGivesNoOtherTerm(t *testing.T) {
+	healthy := vfs.NewMem()
+	s := mustOpen(t, small(healthy))
+	terms := []raft.Term{3, 3, 6, 6, 6, 7, 12, 12, 13, 13}
+	for i, term := range terms {
+		must(t, s.Append(raft.Index(i), term, entry.MagicNormal, [][]byte{body(raft.Index(i), term)}, nil))
+		must(t, s.Flush())
+	}
+	must(t, s.SetCommit(raft.Index(len(terms)-1)))
+	if _, err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.Checkpoint())
+	flip := func(m *vfs.Mem, dir string, at, size int64, bit int) {
+		f, err := m.OpenFile(fmt.Sprintf("base/dledger-n0/%s/%020d", dir, at/size*size), os.O_RDWR)
+		must(t, err)
+		b := []byte{0}
+		_, err = f.ReadAt(b, at%size)
+		must(t, err)
+		b[0] ^= 1 << bit
+		_, err = f.WriteAt(b, at%size)
+		must(t, err)
+		must(t, f.Datasync())
+		must(t, f.Close())
+	}
+	cut := 0
+	for _, from := range []*vfs.Mem{healthy, stoppedFrom(t, healthy)} {
+		for i := range terms {
+			pos, _, err := s.Pos(raft.Index(i))
+			must(t, err)
+			for _, in := range []int64{2, 23, 31, 37, 50} { // magic, term, position, checksum, body
+				for bit := -1; bit < 4; bit++ { // -1: the record is whole
+					if in == 23 && bit == 1 {
+						continue // both are wrong in the same way
+					}
+					m := from.Fork(vfs.KeepAll)
+					flip(m, "data", pos+in, 256, 1)
+					if bit >= 0 {
+						flip(m, "index", int64(i)*entry.IndexSize+31, 128, bit)
+					}
+					n := mustOpen(t, sick(m))
+					st := n.State()
+					for k := range st.Last + 1 {
+						if got, err := n.Term(k); err != nil || got != terms[k] {
+							t.Fatalf("byte %d of entry %d and bit %d of its record's term are damaged: term of entry %d is %d (%v), want %d", in, i, bit, k, got, err, terms[k])
+						}
+					}
+					if st.Last < raft.Index(len(terms)-1) {
+						cut++
+						if bit < 0 && in != 23 && i < len(terms)-1 {
+							t.Errorf("byte %d of entry %d is damaged and its record is whole, but the log is cut: %+v", in, i, st)
+						}
+						if st.Last < raft.Index(i)-1 || st.TailLost < raft.Index(len(terms)-1) {
+							t.Fatalf("byte %d of entry %d is damaged: %+v", in, i, st)
+						}
+					}
+					must(t, n.Close())
+				}
+			}
+		}
+	}
+	t.Logf("%d logs were cut", cut)
+}
+
+// stoppedFrom is m after a start and a clean stop.
+func stoppedFrom(t *testing.T, m *vfs.Mem) *vfs.Mem {
+	m = m.Fork(vfs.KeepAll)
+	must(t, mustOpen(t, small(m)).Close())
+	return m
+}
