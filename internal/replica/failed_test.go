@@ -28,13 +28,15 @@ func (brokenLog) Joined() error                                              { r
 func (brokenLog) Hurt() bool                                                 { return false }
 
 // lone makes a member of a group of one, on a disk that takes no commit index.
-func lone() *Replica {
+func lone() *Replica { return loneOn(brokenLog{}, false) }
+
+func loneOn(log Log, behind bool) *Replica {
 	return New(Config{
 		Core: raft.Config{ID: "n0", Members: []raft.ID{"n0"}, Heartbeat: time.Second, HeartbeatLeak: 3, MinVoteInterval: time.Second, MaxVoteInterval: 2 * time.Second,
 			MinTakeInterval: time.Second, MaxTakeInterval: 2 * time.Second, VoteWait: time.Second, PushTimeout: time.Second,
 			MaxPending: 10, MaxEntries: 10, MaxInflight: 1, Rand: func(int64) int64 { return 0 }},
-		Initial: raft.Initial{First: 0, Last: -1, PrevTerm: -1, Commit: -1, Abstain: -1},
-		Log:     brokenLog{}, AckWait: time.Second, PendingBytes: 1000, Logger: slog.New(slog.DiscardHandler),
+		Initial: raft.Initial{First: 0, Last: -1, PrevTerm: -1, Commit: -1, Abstain: -1, Behind: behind},
+		Log:     log, AckWait: time.Second, PendingBytes: 1000, Logger: slog.New(slog.DiscardHandler),
 	}, 1)
 }
 
@@ -76,5 +78,30 @@ func TestFailedDiskFreezesTheCommitIndexAndAnswersReads(t *testing.T) {
 	}
 	if answers != 1 || status != raft.StatusTermChanged {
 		t.Errorf("read answered %d times, proposal with %v; want once and %v", answers, status, raft.StatusTermChanged)
+	}
+}
+
+// brokenNote takes everything but the note that the member has caught up.
+type brokenNote struct {
+	brokenLog
+	tries *int
+}
+
+func (b brokenNote) SetCommit(raft.Index) error { return nil }
+
+func (b brokenNote) Joined() error {
+	*b.tries++
+	return errBroken
+}
+
+// What a failed disk has refused it is not asked again: each try would end the turn before its end.
+func TestFailedDiskIsNotAskedAgainWhetherItHasCaughtUp(t *testing.T) {
+	tries := 0
+	r := loneOn(brokenNote{tries: &tries}, true)
+	for now := raft.Instant(1); now < 5; now++ {
+		r.Turn(now)
+	}
+	if tries != 1 || !errors.Is(r.View().Err, errBroken) {
+		t.Errorf("tried %d times, error %v", tries, r.View().Err)
 	}
 }

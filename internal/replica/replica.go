@@ -409,7 +409,7 @@ func (r *Replica) perform(now raft.Instant) {
 		r.commit.Store(int64(ready.Commit))
 		r.notify()
 	}
-	if !r.joined && r.core.Joined() {
+	if !r.joined && r.core.Joined() && r.view.Load().Err == nil {
 		if err := r.cfg.Log.Joined(); err != nil {
 			r.diskFailed(now, fmt.Errorf("note that this member has caught up: %w", err))
 			return

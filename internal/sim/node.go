@@ -479,9 +479,12 @@ func (l *nodeLog) SaveTerm(t raft.Term, vote raft.ID) error {
 }
 
 func (l *nodeLog) Joined() error {
-	l.n.w.say(l.n, "has caught up")
-	l.n.behind = false
-	return l.Store.Joined()
+	err := l.Store.Joined()
+	if err == nil {
+		l.n.w.say(l.n, "has caught up")
+		l.n.behind = false
+	}
+	return err
 }
 
 func forLoop(err error) error {
