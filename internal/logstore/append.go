@@ -2,7 +2,6 @@ package logstore
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"dledger/internal/entry"
@@ -69,11 +68,22 @@ func (s *Store) place(p *plan, size int) (int64, error) {
 	return pos, nil
 }
 
+// ready tells whether something can be appended now.
+func (s *Store) ready() error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if err := s.settleEnd(); err != nil {
+		return err
+	}
+	return s.beginLate()
+}
+
 // Append encodes, places, stamps, seals and stages entries first, first+1, … of term, which must continue the log. The bodies are
 // copied. On an error nothing is staged; ErrDiskFull may pass (it also tells of a log that is damaged at its end and has to be repaired
 // first), ErrTooLarge names a body that never fits.
 func (s *Store) Append(first raft.Index, term raft.Term, magic int32, bodies [][]byte, stamp Stamp) error {
-	if err := errors.Join(s.usable(), s.settleEnd()); err != nil {
+	if err := s.ready(); err != nil {
 		return err
 	}
 	if first != s.tail.last.index+1 || term < s.tail.last.term {
@@ -141,7 +151,7 @@ func (s *Store) unplace(cause error) error {
 // Each entry is checked: form and checksums (ErrEntry), index and term (ErrOrder), and its position (*PositionError) unless compat is 0.4, where a Java leader may
 // give positions of its own and the index record alone holds the real one. On an error nothing is staged.
 func (s *Store) AppendEncoded(from raft.Index, p raft.Payload) error {
-	if err := errors.Join(s.usable(), s.settleEnd()); err != nil {
+	if err := s.ready(); err != nil {
 		return err
 	}
 	if from != s.tail.last.index+1 {

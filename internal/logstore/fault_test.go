@@ -85,6 +85,52 @@ func everything(s *Store, synced *raft.Index) (err error) {
 	return err
 }
 
+// A log that starts anew on a full disk refuses entries until there is space, and needs no restart then; a start in between leaves nothing behind.
+func TestLogBeginsAnewOnAFullDisk(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		m := vfs.NewMem()
+		clock := newClock()
+		cfg := small(m)
+		cfg.Now = clock.now
+		s := mustOpen(t, cfg)
+		fill(t, s, 3, 1)
+		m.SetHook(func(c vfs.Call) error {
+			if c.Op == "create" {
+				return syscall.ENOSPC
+			}
+			return nil
+		})
+		must(t, s.Reset(100, 1000, 2))
+		for range 3 {
+			if err := s.Append(100, 3, entry.MagicNormal, [][]byte{body(100, 3)}, nil); !errors.Is(err, ErrDiskFull) || errors.Is(err, ErrFailed) {
+				t.Fatalf("append: %v", err)
+			}
+			must(t, s.Flush())
+			must(t, s.Checkpoint())
+		}
+		if st := s.State(); st.First != 100 || st.Last != 99 || st.Commit != 99 || !s.Full() {
+			t.Fatalf("state %+v, full %v", st, s.Full())
+		}
+		if restart {
+			must(t, s.Close())
+			if _, err := Open(cfg); !errors.Is(err, ErrDiskFull) {
+				t.Fatalf("open: %v", err)
+			}
+		}
+		m.SetHook(nil)
+		clock.add(10)
+		if restart {
+			s = mustOpen(t, cfg)
+		}
+		fill(t, s, 110, 3)
+		check(t, s, 100, 110, always(3))
+		must(t, s.Close())
+		s = mustOpen(t, cfg)
+		check(t, s, 100, 110, always(3))
+		must(t, s.Close())
+	}
+}
+
 // A file that is refused although the disk has room (a quota, no descriptors left) keeps the store full long enough for a leader to give way, and is tried again then.
 func TestRefusalThatTheFreeSpaceDoesNotExplainLasts(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EDQUOT, syscall.ENOSPC, syscall.EMFILE} {

@@ -214,6 +214,7 @@ type Store struct {
 	background sync.WaitGroup // goroutines "prepare" and "ahead"
 	stopping   atomic.Bool    // Close waits for them
 
+	unbegun *mark                // owner's: a log that began here still wants its files; see beginLate
 	trueEnd atomic.Pointer[mark] // where the last entry ends, as Repair found out; see settleEnd
 
 	mu       sync.RWMutex // guards all below; never held over I/O

@@ -115,7 +115,7 @@ func cutRuns(runs []raft.Run, last raft.Index) []raft.Run {
 
 // Reset drops the whole log. The next entry is next, at byte position pos, behind an entry of prevTerm; entries below count as committed.
 // ErrCommitted: a committed entry would be neither kept nor below next.
-// What lies before pos in its file becomes a blank record, as after a snapshot of the original.
+// What lies before pos in its file becomes a blank record, as after a snapshot of the original. Where there is no space for its file that is left to the next append.
 func (s *Store) Reset(next raft.Index, pos int64, prevTerm raft.Term) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -146,7 +146,26 @@ func (s *Store) Reset(next raft.Index, pos int64, prevTerm raft.Term) error {
 	s.mu.Lock()
 	s.commit = keep.index
 	s.mu.Unlock()
-	return s.finishReset(keep)
+	s.unbegun = nil
+	if err := s.finishReset(keep); !errors.Is(err, ErrDiskFull) || errors.Is(err, ErrFailed) {
+		return err
+	}
+	s.unbegun = &keep // and that needs space only once there is an entry
+	return nil
+}
+
+// beginLate makes the files of a log that began while the disk was full. Owner only.
+func (s *Store) beginLate() error {
+	if s.unbegun == nil {
+		return nil
+	}
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	err := s.finishReset(*s.unbegun)
+	if err == nil {
+		s.unbegun = nil
+	}
+	return err
 }
 
 // begin makes the log an empty one behind keep, in memory.
@@ -184,6 +203,9 @@ func (s *Store) finishReset(keep mark) error {
 	s.createMu.Lock()
 	defer s.createMu.Unlock()
 	err := errors.Join(s.restart(&s.data, keep.end), s.restart(&s.index, int64(keep.index+1)*entry.IndexSize))
+	if errors.Is(err, ErrDiskFull) && !errors.Is(err, ErrFailed) {
+		return err
+	}
 	if err == nil {
 		err = s.side.save(func(m *meta) { m.reset, m.keep = false, mark{} })
 	}
