@@ -364,7 +364,7 @@ func (w *world) powerless(n *node) bool {
 
 // wipe takes a member's disk. It forgets votes and acknowledgements, so a group survives it only if all others hold all that is committed, and, where it does not
 // know that it has forgotten something, are in a term whose leader is known to all of them: then there is nothing left for it to vote in. Where it knows (guarded),
-// it asks the others for their terms, and any will do.
+// it asks the others for their terms, and any will do, if these have not forgotten theirs.
 func (w *world) wipe(n *node) string {
 	last := raft.Index(len(w.check.committed)) - 1
 	if n.up && n.flushed.index > last || n.durable.index > last {
@@ -376,7 +376,7 @@ func (w *world) wipe(n *node) string {
 		if m == n {
 			continue
 		}
-		if !m.up || m.paused > 0 || m.failing || m.rotten || m.durable.index < last || n.savedTerm > m.savedTerm && !guarded {
+		if !m.up || m.paused > 0 || m.failing || m.rotten || m.durable.index < last || m.behind || n.savedTerm > m.savedTerm && !guarded {
 			return ""
 		}
 		if last >= 0 {
