@@ -16,8 +16,8 @@ var ErrDamaged = errors.New("entry is damaged and waits for a copy of another me
 
 // hole is a stretch of entries whose bytes on disk are not to be trusted.
 //
-//  1. entry lo-1 is whole and ends at pos, or lo is the log's first entry; entry hi is whole and begins at end, or hi-1 is the log's last and ends there, or in
-//     the file that ends there, where entry hi was cut off (see looseEnd);
+//  1. entry lo-1 is whole and ends at pos, or lo is the log's first entry; entry hi is whole and begins at end, or hi-1 is the log's last and ends there, or
+//     before (see looseEnd);
 //  2. all of its entries are committed, so that whoever else has them has the same;
 //  3. Store.runs are right for them.
 type hole struct {
@@ -168,8 +168,8 @@ func (s *Store) cutHoles(keep mark) {
 	s.hurt.Store(len(s.holes) > 0)
 }
 
-// looseEnd tells that the log ends in a damaged entry of which only the file is known that it ends in: what was behind it began the next file and is cut off, and a
-// blank record may lie between. The caller holds mu.
+// looseEnd tells that the log ends in a damaged entry of which is not known where it ends: what was behind it is cut off, and was damaged as well, or began the next
+// file, and a blank record may lie between. The hole ends with a file then, which no entry does. The caller holds mu.
 func (s *Store) looseEnd() bool {
 	if len(s.holes) == 0 {
 		return false
@@ -236,6 +236,14 @@ func (s *Store) Repair(p raft.Payload) (raft.Index, error) {
 	}
 	if err := s.overwrite(g); err != nil {
 		return -1, err
+	}
+	if loose && g.next == o.hi { // what was cut off behind may still be there
+		s.createMu.Lock()
+		err := s.erase(&s.data, g.end)
+		s.createMu.Unlock()
+		if err != nil {
+			return -1, s.fail(err)
+		}
 	}
 	s.mu.Lock()
 	s.gen++ // who read meanwhile, reads again
@@ -320,15 +328,15 @@ func (s *Store) graft(o hole, b []byte, loose bool) (*graft, error) {
 	if g.next < o.hi || g.pos == o.end {
 		return g, nil
 	}
+	if loose {
+		g.pos = o.end
+		return g, nil
+	}
 	// A blank record may follow the last of them.
 	if o.end%size != 0 || o.end-g.pos < entry.BlankSize || s.data.base(g.pos) != o.end-size {
 		return nil, fmt.Errorf("%w: entries up to %d end at %d, entry %d begins at %d", ErrOrder, g.next-1, g.pos, o.hi, o.end)
 	}
-	if loose {
-		g.put(g.pos, make([]byte, o.end-g.pos), size)
-	} else {
-		g.put(g.pos, blankRecord(o.end-g.pos), size)
-	}
+	g.put(g.pos, blankRecord(o.end-g.pos), size)
 	g.pos = o.end
 	return g, nil
 }

@@ -289,7 +289,8 @@ func (s *Store) Pos(i raft.Index) (pos int64, size int, err error) {
 	return m.pos, int(m.end - m.pos), err
 }
 
-// provenMark is mark for who is going to write behind entry i: the entry lies there, which an index record alone does not prove. A wrong record is mended.
+// provenMark is mark for who is going to cut the log behind entry i: the entry lies there, which an index record alone does not prove. A wrong record is mended. Where
+// the entry is damaged its end may not be known; then it is the end of a file that lies no earlier (see looseEnd).
 func (s *Store) provenMark(i raft.Index) (mark, error) {
 	for try := 0; ; try++ {
 		m, err := s.mark(i)
@@ -301,15 +302,21 @@ func (s *Store) provenMark(i raft.Index) (mark, error) {
 			return m, err
 		}
 		s.careMu.Lock()
-		_, _, failed := s.examine(s.soundBefore(i), i, 1<<62)
+		s.mu.RLock()
+		gen, end := s.gen, s.data.base(s.last.end-1)+s.data.size
+		s.mu.RUnlock()
+		at, _, failed := s.examine(s.soundBefore(i), i, 1<<62)
 		s.careMu.Unlock()
-		if failed != nil {
+		switch {
+		case errors.Is(failed, errNoEnd): // see looseEnd
+			s.markHole(hole{lo: at.next, hi: i + 1, pos: at.pos, end: end}, gen, failed)
+		case failed != nil:
 			return m, errors.Join(err, failed)
 		}
 		s.mu.RLock()
 		h, damaged := s.holeAt(i)
 		s.mu.RUnlock()
-		if damaged && h.hi == i+1 { // the entry itself is damaged too; where it ends is known, and others may give it
+		if damaged && h.hi == i+1 { // the entry itself is damaged too; others may give it
 			term, err := s.Term(i)
 			return mark{index: i, term: term, pos: h.pos, end: h.end}, err
 		}

@@ -368,14 +368,17 @@ func (r *recovery) checkRuns() error {
 	d := finder{src: &r.src, sealed: r.needsSeal()}
 	check := func(i raft.Index, want raft.Term) error {
 		recs := r.rawRecords(i, 1)
-		if len(recs) != 1 || !r.src.holds(recs[0].Pos) {
-			return nil
+		if len(recs) != 1 || recs[0].Index != i {
+			return fmt.Errorf("index record %d is damaged or missing", i)
 		}
 		t, ok := d.termAt(recs[0])
-		if d.whole(recs[0].Pos, i, 0) {
-			t, ok = d.sc.hdr.Term, true
+		switch {
+		case r.src.holds(recs[0].Pos) && d.whole(recs[0].Pos, i, 0):
+			t = d.sc.hdr.Term
+		case !ok || !r.follows(recs[0]):
+			return fmt.Errorf("entry %d is damaged, or its index record is", i)
 		}
-		if !ok || t != want {
+		if t != want {
 			return fmt.Errorf("entry %d is of term %d, the index says %d", i, t, want)
 		}
 		return nil
@@ -390,6 +393,19 @@ func (r *recovery) checkRuns() error {
 		}
 	}
 	return nil
+}
+
+// follows tells whether an index record names the position that the one before it gives.
+func (r *recovery) follows(x entry.Record) bool {
+	if x.Index == r.first {
+		return x.Pos == r.firstPos
+	}
+	recs := r.rawRecords(x.Index-1, 1)
+	if len(recs) != 1 || recs[0].Index != x.Index-1 || recs[0].Size < entry.HeaderSize || x.Size < entry.HeaderSize {
+		return false
+	}
+	pos, _ := entry.Place(recs[0].Pos+int64(recs[0].Size), int(x.Size), r.data.size)
+	return pos == x.Pos
 }
 
 // splitRuns reports each run that begins in (lo, hi], in order; loTerm and hiTerm are the terms of both ends.

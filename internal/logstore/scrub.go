@@ -210,12 +210,12 @@ func (s *Store) examine(at cursor, to raft.Index, n int64) (cursor, int64, error
 			s.markHole(hole{lo: sc.next, hi: to + 1, pos: sc.pos, end: last.end}, gen, cause)
 			return cursor{next: to + 1, pos: last.end, term: last.term}, read + last.end - sc.pos, nil
 		default:
-			next, err := s.mark(to + 1)
-			if err != nil {
-				return at, read, fmt.Errorf("%w, and nothing behind it is whole: %w", src.damage(sc.pos, sc.next, cause), err)
+			end, ok := s.confirmedEnd(&src, sc.pos, to)
+			if !ok {
+				return cursor{next: sc.next, pos: sc.pos, term: sc.term}, read, fmt.Errorf("%w, and nothing behind it is whole: %w", src.damage(sc.pos, sc.next, cause), errNoEnd)
 			}
-			s.markHole(hole{lo: sc.next, hi: to + 1, pos: sc.pos, end: next.pos}, gen, cause)
-			return cursor{next: to + 1, pos: next.pos, term: sc.term}, read + next.pos - sc.pos, nil
+			s.markHole(hole{lo: sc.next, hi: to + 1, pos: sc.pos, end: end}, gen, cause)
+			return cursor{next: to + 1, pos: end, term: sc.term}, read + end - sc.pos, nil
 		}
 		if err != nil {
 			return at, read, err
@@ -227,6 +227,20 @@ func (s *Store) examine(at cursor, to raft.Index, n int64) (cursor, int64, error
 		return at, read, err
 	}
 	return cursor{next: sc.next, pos: sc.pos, term: sc.term}, read, nil
+}
+
+// errNoEnd: the log goes on behind damaged entries, and nobody here knows where. The cursor beside it is where they begin.
+var errNoEnd = errors.New("the index tells nothing either")
+
+// confirmedEnd gives where entry i+1 begins, of which, as of entry i, only the index record may be whole, from no earlier than pos on. Records have no checksum: it
+// takes those of both, and that they agree.
+func (s *Store) confirmedEnd(src *source, pos int64, i raft.Index) (int64, bool) {
+	recs := s.rawRecords(i, 2)
+	if len(recs) < 2 || recs[0].Index != i || recs[1].Index != i+1 || recs[0].Size < entry.HeaderSize || recs[1].Size < entry.HeaderSize {
+		return -1, false
+	}
+	next, _ := entry.Place(recs[0].Pos+int64(recs[0].Size), int(recs[1].Size), s.data.size)
+	return next, next == recs[1].Pos && recs[0].Pos >= pos && src.holds(next)
 }
 
 // fillBlank writes the blank record that belongs between pos and end, where a file ends, once more. gen is that of the log in which it was missed.

@@ -41,13 +41,17 @@ func TestDamagedIndexRecordGivesNoOtherTerm(t *testing.T) {
 		for i := range terms {
 			pos, _, err := s.Pos(raft.Index(i))
 			must(t, err)
-			for _, in := range []int64{2, 23, 31, 37, 50} { // magic, term, position, checksum, body
+			for _, in := range []int64{0, 2, 23, 31, 37, 50} { // magic, term, position, checksum, body; 0: the entry is whole, and its record's position is damaged
 				for bit := -1; bit < 4; bit++ { // -1: the record is whole
 					if in == 23 && bit == 1 {
 						continue // both are wrong in the same way
 					}
 					m := from.Fork(vfs.KeepAll)
-					flip(m, "data", pos+in, 256, 1)
+					if in > 0 {
+						flip(m, "data", pos+in, 256, 1)
+					} else {
+						flip(m, "index", int64(i)*entry.IndexSize+9, 128, 1)
+					}
 					if bit >= 0 {
 						flip(m, "index", int64(i)*entry.IndexSize+31, 128, bit)
 					}
