@@ -39,11 +39,13 @@ const (
 	transfer
 	misplace
 	rot
+	misdirected
+	clockBack
 	kinds
 )
 
 var kindNames = [kinds]string{"noisy-net", "noisy-link", "halves", "isolate", "one-way", "ring", "bridge", "heal", "hang-up", "clock-jump", "hours-pass", "pause",
-	"power-cut", "cut-in-call", "kill", "restart-all", "stop", "io-error", "full-disk", "nearly-full", "slow-disk", "hanging-disk", "wipe", "transfer", "misplace", "rot"}
+	"power-cut", "cut-in-call", "kill", "restart-all", "stop", "io-error", "full-disk", "nearly-full", "slow-disk", "hanging-disk", "wipe", "transfer", "misplace", "rot", "misdirected", "clock-back"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -60,7 +62,7 @@ func (k kind) possible(s *setup) bool {
 		return len(s.ids) > 1 && !s.async
 	case cutInCall:
 		return !s.async // see powerless
-	case rot:
+	case rot, misdirected:
 		return len(s.ids) > 2 && !s.async // there a damaged end cannot be told from a torn one, on which others count as well
 	case misplace:
 		return len(s.ids) > 1 && s.compat != raft.Compat04 // where the position in an entry is only what its leader says
@@ -202,6 +204,12 @@ func (w *world) strike(k kind, r *rand.Rand) string {
 		return w.handOver(r, n)
 	case rot:
 		return w.rot(r, n)
+	case misdirected:
+		return w.misdirect(r, n)
+	case clockBack:
+		d := between(r, time.Second, 3*time.Hour)
+		n.wall -= d
+		return fmt.Sprintf("calendar of %s goes back by %v", n.id, d)
 	case misplace:
 		l := w.link(n.id, w.other(r, n).id)
 		l.misplace = 1 + r.IntN(3)

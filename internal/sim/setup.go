@@ -57,6 +57,8 @@ const (
 	forClient
 	forCalm
 	forRot
+	forClock
+	forMisdirected
 )
 
 func draw(seed uint64) *setup {
@@ -100,16 +102,26 @@ func draw(seed uint64) *setup {
 		Preferred: s.preferred,
 	}
 	// Not every kind of fault in every life: some need a long time without the others to do their work.
-	for k := range rot { // all but that, which others do not go with
+	for k := range rot { // but those from there on, which are drawn apart: not all others go with them
 		if kind(k).possible(s) && r.IntN(2) == 0 {
 			s.kinds = append(s.kinds, kind(k))
 		}
 	}
 	s.gap = pick(r, 30*time.Millisecond, 100*time.Millisecond, 400*time.Millisecond)
-	if rot.possible(s) && stream(seed, forRot, 0).IntN(4) == 0 {
+	rots := rot.possible(s) && stream(seed, forRot, 0).IntN(4) == 0
+	misdirects := misdirected.possible(s) && stream(seed, forMisdirected, 0).IntN(6) == 4
+	if rots || misdirects {
 		// Where retention deletes entries nobody may be left who has a good copy.
 		s.kinds = slices.DeleteFunc(s.kinds, func(k kind) bool { return k == hoursPass || k == nearlyFull || k == fullDisk })
+	}
+	if rots {
 		s.kinds = append(s.kinds, rot)
+	}
+	if misdirects {
+		s.kinds = append(s.kinds, misdirected)
+	}
+	if stream(seed, forClock, 0).IntN(6) == 1 {
+		s.kinds = append(s.kinds, clockBack)
 	}
 	return s
 }
