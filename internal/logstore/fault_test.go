@@ -85,6 +85,20 @@ func everything(s *Store, synced *raft.Index) (err error) {
 	return err
 }
 
+// fillUntilFull appends entries from next on, one by one, until there is no room, and gives the first that found none.
+func fillUntilFull(t *testing.T, s *Store, next raft.Index) raft.Index {
+	t.Helper()
+	for ; ; next++ {
+		if err := s.Append(next, 1, entry.MagicNormal, [][]byte{body(next, 1)}, nil); err != nil {
+			if !errors.Is(err, ErrDiskFull) || errors.Is(err, ErrFailed) {
+				t.Fatalf("append of entry %d: %v, want that the disk is full", next, err)
+			}
+			return next
+		}
+		must(t, s.Flush())
+	}
+}
+
 // A log that starts anew on a full disk refuses entries until there is space, and needs no restart then; a start in between leaves nothing behind.
 func TestLogBeginsAnewOnAFullDisk(t *testing.T) {
 	for _, restart := range []bool{false, true} {
@@ -146,14 +160,7 @@ func TestRefusalThatTheFreeSpaceDoesNotExplainLasts(t *testing.T) {
 			}
 			return nil
 		})
-		var err error
-		next := raft.Index(4)
-		for ; err == nil; next++ {
-			err = s.Append(next, 1, entry.MagicNormal, [][]byte{body(next, 1)}, nil)
-		}
-		if !errors.Is(err, ErrDiskFull) {
-			t.Fatalf("append: %v", err)
-		}
+		fillUntilFull(t, s, 4)
 		for range spaceShut / time.Second {
 			if !s.Full() {
 				t.Fatalf("%v: not full", errno)
@@ -176,17 +183,7 @@ func TestFullDiskRefusesAndGoesOn(t *testing.T) {
 	fill(t, s, 3, 1)
 	must(t, s.SaveTerm(1, "n0"))
 	m.SetCapacity(m.Used() + 600) // room for two data files
-	var err error
-	next := raft.Index(4)
-	for err == nil {
-		if err = s.Append(next, 1, entry.MagicNormal, [][]byte{body(next, 1)}, nil); err == nil {
-			must(t, s.Flush())
-			next++
-		}
-	}
-	if !errors.Is(err, ErrDiskFull) || errors.Is(err, ErrFailed) {
-		t.Fatalf("append on a full disk: %v", err)
-	}
+	next := fillUntilFull(t, s, 4)
 	if !s.Full() {
 		t.Error("not full")
 	}
@@ -528,16 +525,9 @@ func TestNoDescriptorsCanBeRetried(t *testing.T) {
 				}
 				return nil
 			})
-			next := raft.Index(4)
-			var err error
-			for err == nil {
-				if err = s.Append(next, 1, entry.MagicNormal, [][]byte{body(next, 1)}, nil); err == nil {
-					must(t, s.Flush())
-					next++
-				}
-			}
-			if !errors.Is(err, ErrDiskFull) || errors.Is(err, ErrFailed) || refused == 0 {
-				t.Fatalf("append without descriptors: %v, %d calls refused", err, refused)
+			fillUntilFull(t, s, 4)
+			if refused == 0 {
+				t.Fatal("no call was refused")
 			}
 			m.SetHook(nil)
 			clock.add(2)
