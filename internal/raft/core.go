@@ -455,7 +455,7 @@ func (c *Core) Deadline() Instant {
 		if !c.cfg.NoElection {
 			d = c.heard + Instant(c.patience)
 		}
-		if c.unsure() {
+		if c.asksTerms() {
 			d = min(d, c.askTerms)
 		}
 	case Candidate:

@@ -131,7 +131,7 @@ func (c *Core) learn(t Term, from ID) {
 }
 
 func (c *Core) tickFollower() {
-	if c.unsure() && c.now >= c.askTerms {
+	if c.asksTerms() && c.now >= c.askTerms {
 		c.askTerms = c.now + Instant(c.cfg.Heartbeat)
 		for _, id := range c.untold {
 			m := c.ballot(id)
@@ -293,6 +293,9 @@ func (c *Core) tally() {
 // unsure tells that this node's disk was lost, and with it the knowledge of the terms in which it voted and acknowledged: the leader it follows may have been
 // deposed with its help. Nothing it says must count for that leader.
 func (c *Core) unsure() bool { return c.untold != nil && c.behind }
+
+// asksTerms tells whether it is of use to ask the others for their terms.
+func (c *Core) asksTerms() bool { return c.unsure() && !c.failed }
 
 // tell takes in that the term of a member is known, and not above the own one. Whoever was elected by this node, or had entries acknowledged by it, has
 // been so by a majority; once so many of the others have told that every majority has one of them in it, a leader of the present term is
