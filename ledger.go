@@ -105,10 +105,10 @@ func open(cfg Config, peers []Peer) (*Ledger, error) {
 	l.waits.l = l
 	now := l.clock()
 	in := initial(store.State())
-	if in.New && !in.Behind && (cfg.Compat != CompatGo || len(peers) < 3) {
+	if in.New && (cfg.Compat != CompatGo || len(peers) < 3) {
 		// Java members do not tell of a past, and of two members each has all that was ever committed.
 		in.New = false
-		if in.Abstain < 0 {
+		if in.Abstain < 0 && !in.Behind {
 			if err := store.Joined(); err != nil {
 				return nil, errors.Join(err, store.Close())
 			}

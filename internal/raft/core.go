@@ -178,6 +178,7 @@ type Core struct {
 	unmet     []ID    // see Initial.New: those that have not told yet whether the group has a past; nil where that is known
 	untold    []ID    // see Initial.New: those that have not told their term yet; nil once enough have, see tell
 	askTerms  Instant // where untold and following: the next question for terms
+	sureFrom  Instant // where untold: what they tell is not enough before
 	newUntil  Instant // where unmet: waiting for the last of them ends
 	lapsed    bool    // too many members abstained to elect a leader, so none does any more; said in answers to pre-votes until there is a leader
 	failed    bool    // the disk failed for good: no vote, no campaign, no entry
@@ -248,11 +249,17 @@ func New(cfg Config, in Initial, now Instant) *Core {
 	if len(cfg.Members) == 1 {
 		c.behind = false // nobody else counts on anything
 	}
-	if in.New && !in.Behind {
+	if in.New {
 		for _, p := range c.peers {
-			c.unmet = append(c.unmet, p.id)
+			c.untold = append(c.untold, p.id)
 		}
-		c.untold = slices.Clone(c.unmet)
+		c.sureFrom = now
+		if len(cfg.Members) > 3 { // see tell
+			c.sureFrom += 2 * Instant(cfg.VoteWait)
+		}
+	}
+	if in.New && !in.Behind {
+		c.unmet = slices.Clone(c.untold)
 		c.newUntil = now + newPatience*Instant(c.baseTimeout())
 	}
 	c.becomeCandidate()
@@ -731,6 +738,7 @@ func (c *Core) setTerm(t Term, v ID) {
 	}
 	if t > c.term {
 		c.led = ""
+		c.matched, c.differs, c.goal = noMatch, noDifference, noMatch // they are about the leader of a term
 	}
 	if !c.failed && !(plantedVoteNotStored && t == c.term) {
 		c.ready.SaveTerm = true

@@ -20,6 +20,7 @@ type campaign struct {
 	results []VoteResult
 	status  []Status
 	pre     bool // the running phase is the pre-vote
+	led     bool // an answer has named a leader
 }
 
 type phase uint8
@@ -111,7 +112,6 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 	default:
 		c.endTransfer(StatusTakeLeadershipFailed)
 	}
-	c.tell(leader)
 	c.askTerms = c.now
 	c.campaign.phase = idle
 	c.heard = c.now
@@ -133,6 +133,7 @@ func (c *Core) learn(t Term, from ID) {
 func (c *Core) tickFollower() {
 	if c.asksTerms() && c.now >= c.askTerms {
 		c.askTerms = c.now + Instant(c.cfg.Heartbeat)
+		c.settleTold()
 		for _, id := range c.untold {
 			m := c.ballot(id)
 			m.Type, m.Term = MsgPreVote, c.term
@@ -154,6 +155,7 @@ func (c *Core) tickCandidate() {
 	if c.unmet != nil {
 		c.settleNew()
 	}
+	c.settleTold()
 	switch {
 	case c.cfg.NoElection || c.failed:
 		k.phase, k.next = idle, c.now+Instant(c.cfg.MaxVoteInterval)
@@ -180,7 +182,7 @@ func (c *Core) tickCandidate() {
 func (c *Core) startCampaign(pre bool) {
 	k := &c.campaign
 	k.round++
-	k.phase, k.pre, k.revote = asking, pre, 0
+	k.phase, k.pre, k.revote, k.led = asking, pre, 0, false
 	k.results, k.status = k.results[:0], k.status[:0]
 	for range c.peers {
 		k.results, k.status = append(k.results, unanswered), append(k.status, StatusOK)
@@ -220,7 +222,7 @@ func (c *Core) askVote(id ID) {
 
 func (c *Core) onVoteAnswer(m *Message) {
 	// A refusal may carry a higher term. An acceptance of a pre-vote names the term that was proposed, an error that of the request.
-	if m.Vote != VoteAccept && m.Vote != VoteUnknown {
+	if m.Vote != VoteAccept && (m.Vote != VoteUnknown || m.Status == StatusNotReady) {
 		c.learn(m.Term, m.From)
 	}
 	if m.Type == MsgPreVoteAnswer && m.Status == StatusOK && m.Vote != VoteUnknown && m.Term >= 0 && m.Term <= c.term {
@@ -236,6 +238,7 @@ func (c *Core) onVoteAnswer(m *Message) {
 	for i, p := range c.peers {
 		if p.id == m.From {
 			k.results[i], k.status[i] = m.Vote, m.Status
+			k.led = k.led || m.Leader != "" && m.Leader != c.cfg.ID
 			c.tally()
 			return
 		}
@@ -297,25 +300,34 @@ func (c *Core) unsure() bool { return c.untold != nil && c.behind }
 // asksTerms tells whether it is of use to ask the others for their terms.
 func (c *Core) asksTerms() bool { return c.unsure() && !c.failed }
 
-// tell takes in that the term of a member is known, and not above the own one. Whoever was elected by this node, or had entries acknowledged by it, has
-// been so by a majority; once so many of the others have told that every majority has one of them in it, a leader of the present term is
-// not deposed as far as this node had a hand in it (the recovery protocol of Viewstamped Replication Revisited, section 4.3, asks as many).
+// tell takes in that the term of a member is known, and not above the own one.
 func (c *Core) tell(id ID) {
-	if c.untold == nil {
+	if c.untold != nil {
+		c.untold = slices.DeleteFunc(c.untold, func(x ID) bool { return x == id })
+		c.settleTold()
+	}
+}
+
+// settleTold ends the time of asking for terms. Whoever was elected by this node, or had entries acknowledged by it, has been so by a majority; once so many of
+// the others have told that every majority has one of them in it, a leader of the present term is not deposed as far as this node had a hand in it (the recovery
+// protocol of Viewstamped Replication Revisited, section 4.3, asks as many). In a group of three those are all. In a larger one a vote that this node gave just before
+// it lost its disk may still be waiting for another, of a member that has told already; so it waits as long as a candidate does.
+func (c *Core) settleTold() {
+	if c.untold == nil || c.now < c.sureFrom || len(c.peers)-len(c.untold) <= len(c.cfg.Members)-c.quorum {
 		return
 	}
-	c.untold = slices.DeleteFunc(c.untold, func(x ID) bool { return x == id })
-	if told := len(c.peers) - len(c.untold); told > len(c.cfg.Members)-c.quorum {
-		c.untold = nil
-		c.release()
-		c.caughtUp()
-	}
+	c.untold = nil
+	c.release()
+	c.caughtUp()
 }
 
 // hopeless tells this abstaining candidate that waiting helps nobody: every member has answered, none knows a leader, and those that did not
 // lose their tail, or do not know that they did, are too few to elect one.
 func (c *Core) hopeless() bool {
 	k := &c.campaign
+	if k.led {
+		return false
+	}
 	abstained := 1
 	for i, r := range k.results {
 		switch {

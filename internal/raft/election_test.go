@@ -105,3 +105,36 @@ func TestVotesBehindAnUnknownTerm(t *testing.T) {
 		t.Error("does not ask for votes")
 	}
 }
+
+// A member that lost its disk does not give up asking for terms because a member that lost something too has answered from a later one, nor where a leader is named.
+func TestWipedMemberDoesNotGiveUpWhereThereIsALeader(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		lost, log Message // what n0, which lost a tail, and n2, the deposed leader, answer
+	}{
+		{"a later term", Message{Term: 2}, Message{Term: 1}},
+		{"a leader", Message{Term: 1}, Message{Term: 1, Leader: "n2"}},
+	} {
+		cfg := defaults()
+		cfg.ID, cfg.Members = "n1", []ID{"n0", "n1", "n2"}
+		cfg.Rand = func(int64) int64 { return 0 }
+		n := New(cfg, Initial{First: 0, Last: -1, PrevTerm: -1, Commit: -1, Abstain: -1, New: true}, 1)
+		n.Met("n2", true)
+		for range 3 {
+			n.Tick(n.Deadline())
+			c.lost.Type, c.lost.From, c.lost.To, c.lost.Status, c.lost.Vote, c.lost.Last = MsgPreVoteAnswer, "n0", "n1", StatusNotReady, VoteUnknown, n.campaign.round
+			c.log.Type, c.log.From, c.log.To, c.log.Vote, c.log.Last = MsgPreVoteAnswer, "n2", "n1", VoteExpiredLedgerTerm, n.campaign.round
+			for _, m := range []Message{c.lost, c.log} {
+				n.Step(n.Now(), &m)
+			}
+			n.TakeReady(n.Now())
+			n.Done()
+		}
+		n.Step(n.Now()+1, &Message{Type: MsgHeartbeat, From: "n2", To: "n1", Leader: "n2", Term: 1, Commit: -1, Ref: 1})
+		for _, m := range n.TakeReady(n.Now()).Messages {
+			if m.Type == MsgHeartbeatAnswer && m.Status == StatusOK {
+				t.Errorf("%s: the deposed leader is told that it leads", c.name)
+			}
+		}
+	}
+}
