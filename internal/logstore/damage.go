@@ -183,7 +183,7 @@ var errLooseEnd = errors.New("the last entry is damaged, and where it ends is no
 
 // settleEnd takes over from Repair where the log ends, if that was not known, or tells that it still is not. Owner only.
 func (s *Store) settleEnd() error {
-	if s.trueEnd.Load() == nil && !s.Hurt() {
+	if !s.Hurt() && s.trueEnd.Load() == nil { // in this order
 		return nil
 	}
 	s.mu.Lock()
@@ -247,10 +247,10 @@ func (s *Store) Repair(p raft.Payload) (raft.Index, error) {
 	}
 	s.mu.Lock()
 	s.gen++ // who read meanwhile, reads again
-	left := s.heal(o.lo, g.next, g.pos)
 	if loose && g.next == o.hi {
-		s.trueEnd.Store(&mark{index: g.next - 1, end: g.end})
+		s.trueEnd.Store(&mark{index: g.next - 1, end: g.end}) // before the log looks well; see settleEnd
 	}
+	left := s.heal(o.lo, g.next, g.pos)
 	s.stats.Repaired += int64(g.next - o.lo)
 	s.mu.Unlock()
 	if !left {
@@ -402,8 +402,9 @@ func (d *finder) whole(pos int64, i raft.Index, term raft.Term) bool {
 	return d.sc.step() && d.sc.at == pos
 }
 
-// termAt gives the term of the damaged entry that index record r names; a record has no checksum. A header whose own checksum fits knows best, and one that is
-// damaged elsewhere confirms the record, or makes its term uncertain: then ok is false. Where no header is left the record is all there is.
+// termAt gives the term of the damaged entry that index record r names; a record has no checksum. A header whose own checksum fits knows best, also where it fits
+// with the record's term alone; one that is damaged elsewhere confirms the record, or makes its term uncertain: then ok is false. Where no header is left the record
+// is all there is.
 func (d *finder) termAt(r entry.Record) (t raft.Term, ok bool) {
 	b := make([]byte, entry.HeaderSize)
 	if !d.src.holds(r.Pos) || !d.src.holds(r.Pos+entry.HeaderSize-1) || d.src.at(r.Pos) != d.src.at(r.Pos+entry.HeaderSize-1) || d.src.read(b, r.Pos) != nil {
@@ -411,12 +412,13 @@ func (d *finder) termAt(r entry.Record) (t raft.Term, ok bool) {
 	}
 	h, err := entry.Parse(b)
 	switch {
-	case h.Index != r.Index:
+	case h.Index != r.Index, h.Magic == 0:
 		return r.Term, true
 	case err == nil && entry.HeaderSealed(b):
 		return h.Term, true
 	}
-	return r.Term, h.Term == r.Term
+	binary.BigEndian.PutUint64(b[16:], uint64(r.Term))
+	return r.Term, h.Term == r.Term || entry.HeaderSealed(b)
 }
 
 // after gives the first whole entry that is not before next and lies behind pos, where entry next should be and is not; no later one than

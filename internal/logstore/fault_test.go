@@ -145,6 +145,29 @@ func TestLogBeginsAnewOnAFullDisk(t *testing.T) {
 	}
 }
 
+// A second error beside the full disk is not taken for a full disk.
+func TestLogThatCannotBeginAnewFails(t *testing.T) {
+	m := vfs.NewMem()
+	s := mustOpen(t, small(m))
+	fill(t, s, 20, 1)
+	m.SetHook(func(c vfs.Call) error {
+		switch c.Op {
+		case "create":
+			return syscall.ENOSPC
+		case "remove":
+			return syscall.EIO
+		}
+		return nil
+	})
+	if err := s.Reset(101, 300, 2); !errors.Is(err, ErrFailed) {
+		t.Fatalf("reset: %v", err)
+	}
+	m.SetHook(nil)
+	if err := s.Close(); !errors.Is(err, ErrFailed) {
+		t.Errorf("close: %v", err)
+	}
+}
+
 // A file that is refused although the disk has room (a quota, no descriptors left) keeps the store full long enough for a leader to give way, and is tried again then.
 func TestRefusalThatTheFreeSpaceDoesNotExplainLasts(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EDQUOT, syscall.ENOSPC, syscall.EMFILE} {

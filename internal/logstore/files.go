@@ -90,6 +90,14 @@ func isFull(err error) bool {
 
 // obtain gives the file that holds pos with all its space allocated, creating it where it is the next one. Owner only.
 func (s *Store) obtain(l *files, pos int64) (*file, error) {
+	f, err := s.allocated(l, pos)
+	if errors.Is(err, ErrDiskFull) {
+		s.refused.Store(true)
+	}
+	return f, err
+}
+
+func (s *Store) allocated(l *files, pos int64) (*file, error) {
 	s.mu.RLock()
 	f := l.find(pos)
 	s.mu.RUnlock()
@@ -146,6 +154,7 @@ func (s *Store) createLocked(l *files, off int64) (*file, error) {
 		return nil, s.noSpace(l.size, err)
 	}
 	s.needed.Store(0)
+	s.refused.Store(false)
 	f = newFile(vf, name, off, l.size)
 	f.full = true
 	s.mu.Lock()
@@ -186,7 +195,11 @@ func (s *Store) prepare(l *files, off int64) {
 	s.background.Go(func() {
 		s.createMu.Lock()
 		defer s.createMu.Unlock()
-		if l.next.Load() != off || s.failure.Load() != nil {
+		s.mu.RLock()
+		n := len(l.list)
+		follows := n > 0 && l.list[n-1].off+l.size == off // else the owner was faster, and the file may even have expired since
+		s.mu.RUnlock()
+		if l.next.Load() != off || !follows || s.failure.Load() != nil {
 			return
 		}
 		if _, err := s.createLocked(l, off); err != nil {

@@ -303,7 +303,7 @@ func (s *Store) provenMark(i raft.Index) (mark, error) {
 		}
 		s.careMu.Lock()
 		s.mu.RLock()
-		gen, end := s.gen, s.data.base(s.last.end-1)+s.data.size
+		gen, end, mendable := s.gen, s.data.base(s.last.end-1)+s.data.size, s.cfg.Repairs && i <= s.commit
 		s.mu.RUnlock()
 		at, _, failed := s.examine(s.soundBefore(i), i, 1<<62)
 		s.careMu.Unlock()
@@ -316,7 +316,13 @@ func (s *Store) provenMark(i raft.Index) (mark, error) {
 		s.mu.RLock()
 		h, damaged := s.holeAt(i)
 		s.mu.RUnlock()
-		if damaged && h.hi == i+1 { // the entry itself is damaged too; others may give it
+		if damaged { // the entry itself is damaged too; others may give it
+			if h.hi > i+1 {
+				h.end = end
+			}
+			if h.end%s.data.size == 0 && !mendable {
+				return m, err // the next start makes it a lost tail
+			}
 			term, err := s.Term(i)
 			return mark{index: i, term: term, pos: h.pos, end: h.end}, err
 		}

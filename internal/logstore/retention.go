@@ -214,7 +214,7 @@ func (s *Store) Full() bool {
 			sp, err := s.fs.Space(d)
 			roomy = roomy || err == nil && sp.Free >= needed
 		}
-		if roomy && !s.space.full {
+		if roomy && !s.space.full && s.refused.Swap(false) {
 			s.space.shut = now.Add(spaceShut)
 		}
 		full = !roomy || now.Before(s.space.shut) && s.space.shut.Sub(now) <= spaceShut // it is further off where a clock was set back

@@ -196,6 +196,7 @@ type Store struct {
 
 	failure atomic.Pointer[error] // why the store failed; set once
 	needed  atomic.Int64          // bytes that the last creation of a file did not get; 0 = none
+	refused atomic.Bool           // an append has met that
 	space   spaceCheck
 
 	// ioMu is held, over I/O, by what makes things durable or moves the log's bounds other than forwards: Sync, Checkpoint,

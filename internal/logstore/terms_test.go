@@ -41,15 +41,25 @@ func TestDamagedIndexRecordGivesNoOtherTerm(t *testing.T) {
 		for i := range terms {
 			pos, _, err := s.Pos(raft.Index(i))
 			must(t, err)
-			for _, in := range []int64{0, 2, 23, 31, 37, 50} { // magic, term, position, checksum, body; 0: the entry is whole, and its record's position is damaged
+			for _, in := range []int64{0, 2, 23, 31, 37, 48, 50} { // magic, term, position, checksum, body; 0: the entry is whole, and its record's position is damaged; 48: no header is left
 				for bit := -1; bit < 4; bit++ { // -1: the record is whole
 					if in == 23 && bit == 1 {
 						continue // both are wrong in the same way
 					}
 					m := from.Fork(vfs.KeepAll)
-					if in > 0 {
+					switch {
+					case in == entry.HeaderSize && bit >= 0:
+						continue // the record is all there is
+					case in == entry.HeaderSize:
+						f, err := m.OpenFile(fmt.Sprintf("base/dledger-n0/data/%020d", pos/256*256), os.O_RDWR)
+						must(t, err)
+						_, err = f.WriteAt(make([]byte, entry.HeaderSize), pos%256)
+						must(t, err)
+						must(t, f.Datasync())
+						must(t, f.Close())
+					case in > 0:
 						flip(m, "data", pos+in, 256, 1)
-					} else {
+					default:
 						flip(m, "index", int64(i)*entry.IndexSize+9, 128, 1)
 					}
 					if bit >= 0 {
@@ -64,7 +74,7 @@ func TestDamagedIndexRecordGivesNoOtherTerm(t *testing.T) {
 					}
 					if st.Last < raft.Index(len(terms)-1) {
 						cut++
-						if bit < 0 && in != 23 && i < len(terms)-1 {
+						if bit < 0 && i < len(terms)-1 {
 							t.Errorf("byte %d of entry %d is damaged and its record is whole, but the log is cut: %+v", in, i, st)
 						}
 						if st.Last < raft.Index(i)-1 || st.TailLost < raft.Index(len(terms)-1) {

@@ -29,11 +29,10 @@ func (s *Store) Truncate(last raft.Index) error {
 	case last < commit:
 		return fmt.Errorf("%w: truncate to %d, commit is %d", ErrCommitted, last, commit)
 	}
-	keep, err := s.provenMark(last)
+	keep, err := s.lockedMark(last)
 	if err != nil {
 		return err
 	}
-	s.ioMu.Lock()
 	defer s.ioMu.Unlock()
 	s.mu.Lock()
 	if s.durable.index > last {
@@ -41,6 +40,24 @@ func (s *Store) Truncate(last raft.Index) error {
 	}
 	s.mu.Unlock()
 	return s.cut(keep)
+}
+
+// lockedMark is provenMark, of what is still so under ioMu, which it leaves locked if there is no error: a repair may have come between.
+func (s *Store) lockedMark(i raft.Index) (mark, error) {
+	for {
+		s.mu.RLock()
+		gen := s.gen
+		s.mu.RUnlock()
+		keep, err := s.provenMark(i)
+		if err != nil {
+			return keep, err
+		}
+		s.ioMu.Lock()
+		if !s.movedSince(gen) {
+			return keep, nil
+		}
+		s.ioMu.Unlock()
+	}
 }
 
 // cut removes what lies behind keep, from an intent on. The caller holds ioMu.
@@ -202,8 +219,10 @@ func blankAt(pos, size int64) bool {
 func (s *Store) finishReset(keep mark) error {
 	s.createMu.Lock()
 	defer s.createMu.Unlock()
-	err := errors.Join(s.restart(&s.data, keep.end), s.restart(&s.index, int64(keep.index+1)*entry.IndexSize))
-	if errors.Is(err, ErrDiskFull) && !errors.Is(err, ErrFailed) {
+	data, index := s.restart(&s.data, keep.end), s.restart(&s.index, int64(keep.index+1)*entry.IndexSize)
+	err := errors.Join(data, index)
+	if may := func(err error) bool { return err == nil || errors.Is(err, ErrDiskFull) }; err != nil && may(data) && may(index) {
+		s.refused.Store(true)
 		return err
 	}
 	if err == nil {
