@@ -324,6 +324,7 @@ func (h handler) hello(c *remoting.Conn, f *remoting.Frame) {
 	} else if l, r := h.s.anyOf(req.Group, req.RemoteID); l == nil {
 		a.Code = r
 	} else {
+		l.net.met(req.LocalID)
 		a = wire.HelloResponse{Code: wire.ResultOK, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Past: l.past(), Node: l.cfg.node()}
 	}
 	h.sent(c.Reply(f.Ref(), ok, wire.EncodeJSON(&a)))

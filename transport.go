@@ -21,6 +21,7 @@ import (
 const (
 	rpcTimeout   = 3 * time.Second        // of every request between members, as in the original
 	helloTimeout = 300 * time.Millisecond // a peer that has not said by then who it is, is taken for one of the original
+	helloAgain   = 5 * time.Millisecond   // pause before a peer that says hello itself is dialled again
 	helloEvery   = time.Second            // pause before a peer that could not be told is asked again
 
 	frameBytes  = 1 << 20 // of entries in one push; JSON makes a third more of it
@@ -117,6 +118,20 @@ func (t *transport) greet() {
 			p.hello()
 		}
 		p.mu.Unlock()
+	}
+}
+
+// met tells that a peer has said hello: where it could not be reached before, it can be now.
+func (t *transport) met(id raft.ID) {
+	p := t.peers[id]
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.kind == kindUnknown && !p.helloing && time.Since(p.helloAt) > helloAgain {
+		p.t.client.Retry(p.address)
+		p.hello()
 	}
 }
 

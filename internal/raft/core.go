@@ -660,6 +660,9 @@ func (c *Core) Connected(id ID, ours bool) {
 			continue
 		}
 		p.ours, p.refusals = ours, 0
+		if c.asksTerms() {
+			c.askTerms = c.now // what was asked before did not arrive
+		}
 		if c.role == Leader {
 			p.restart(c.log.last)
 		}
