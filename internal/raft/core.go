@@ -172,11 +172,11 @@ type Core struct {
 	durableAt Instant // last time durable moved or had nothing to wait for
 	abstain   Index   // see Initial.Abstain; -1 when this node votes
 	lostAt    Term    // the term found at the start, where something was lost
-	owed      Index   // as abstain, but until what ends the abstention is durable here; see Joined
+	owed      Index   // as abstain, but giving up (lapsed) does not end it; see Joined
 	behind    bool    // see Initial.Behind
 	goal      Index   // where behind: what has to be committed here to have caught up with this leader; noMatch until it has compared
 	unmet     []ID    // see Initial.New: those that have not told yet whether the group has a past; nil where that is known
-	untold    []ID    // see Initial.New: those that have not told their term yet; nil once enough have, see tell
+	untold    []ID    // see Initial.New: those that have not told their term yet; nil once enough have, see settleTold
 	askTerms  Instant // where untold and following: the next question for terms
 	sureFrom  Instant // where untold: what they tell is not enough before
 	newUntil  Instant // where unmet: waiting for the last of them ends
@@ -254,7 +254,7 @@ func New(cfg Config, in Initial, now Instant) *Core {
 			c.untold = append(c.untold, p.id)
 		}
 		c.sureFrom = now
-		if len(cfg.Members) > 3 { // see tell
+		if len(cfg.Members) > 3 { // see settleTold
 			c.sureFrom += 2 * Instant(cfg.VoteWait)
 		}
 	}
@@ -741,13 +741,16 @@ func (c *Core) setTerm(t Term, v ID) {
 	}
 	if t > c.term {
 		c.led = ""
-		c.matched, c.differs, c.goal = noMatch, noDifference, noMatch // they are about the leader of a term
+		c.forgetMatch()
 	}
 	if !c.failed && !(plantedVoteNotStored && t == c.term) {
 		c.ready.SaveTerm = true
 	}
 	c.term, c.vote = t, v
 }
+
+// forgetMatch forgets what is known of a leader's log, which is another one in each term.
+func (c *Core) forgetMatch() { c.matched, c.differs, c.goal = noMatch, noDifference, noMatch }
 
 func (c *Core) progress(id ID) *progress {
 	for _, p := range c.peers {

@@ -87,8 +87,8 @@ func (c *Core) becomeCandidate() {
 // what was acknowledged to it since, nor a later comparison make a node that is behind believe that it has caught up.
 func (c *Core) becomeFollower(t Term, leader ID) {
 	was := c.role
-	if t > c.term || leader != c.led {
-		c.matched, c.differs, c.goal = noMatch, noDifference, noMatch
+	if leader != c.led {
+		c.forgetMatch()
 	}
 	c.role, c.leader, c.warned = Follower, leader, false
 	c.dropHeld(-1)
@@ -226,7 +226,8 @@ func (c *Core) onVoteAnswer(m *Message) {
 		c.learn(m.Term, m.From)
 	}
 	if m.Type == MsgPreVoteAnswer && m.Status == StatusOK && m.Vote != VoteUnknown && m.Term >= 0 && m.Term <= c.term {
-		c.tell(m.From)
+		c.untold = slices.DeleteFunc(c.untold, func(id ID) bool { return id == m.From }) // its term is known, and not above the own one
+		c.settleTold()
 	}
 	k := &c.campaign
 	if c.role != Candidate || k.phase != asking || m.Last != k.round || k.pre != (m.Type == MsgPreVoteAnswer) {
@@ -299,14 +300,6 @@ func (c *Core) unsure() bool { return c.untold != nil && c.behind }
 
 // asksTerms tells whether it is of use to ask the others for their terms.
 func (c *Core) asksTerms() bool { return c.unsure() && !c.failed }
-
-// tell takes in that the term of a member is known, and not above the own one.
-func (c *Core) tell(id ID) {
-	if c.untold != nil {
-		c.untold = slices.DeleteFunc(c.untold, func(x ID) bool { return x == id })
-		c.settleTold()
-	}
-}
 
 // settleTold ends the time of asking for terms. Whoever was elected by this node, or had entries acknowledged by it, has been so by a majority; once so many of
 // the others have told that every majority has one of them in it, a leader of the present term is not deposed as far as this node had a hand in it (the recovery
@@ -444,11 +437,11 @@ func (c *Core) onHeartbeat(m *Message) {
 		return
 	}
 	c.follow(m)
+	s := StatusOK
 	if c.unsure() {
-		c.reply(m, Message{Status: StatusNotReady, Term: c.term})
-		return
+		s = StatusNotReady
 	}
-	c.reply(m, Message{Status: StatusOK, Term: c.term})
+	c.reply(m, Message{Status: s, Term: c.term})
 }
 
 // follow takes a sign of life of the present term's leader.

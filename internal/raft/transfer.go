@@ -76,8 +76,8 @@ func (c *Core) onTransferAnswer(m *Message) {
 }
 
 // endTransfer answers the client and lets proposals in again. A transferee that could not take over is not tried again at once:
-// the group would refuse proposals for most of the time. A
-// leader without room for entries refuses them anyway, and only asking tells which member has room again.
+// the group would refuse proposals for most of the time. A leader without room for entries refuses them anyway, and only asking tells which
+// member has room again.
 func (c *Core) endTransfer(s Status) {
 	k := c.transfer
 	c.transfer = transfer{}

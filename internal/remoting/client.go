@@ -127,6 +127,19 @@ func (cl *Client) Close() error {
 	return nil
 }
 
+// Retry ends the pause after failed attempts to connect to address: who is there has shown itself by other means. The next request dials at once.
+func (cl *Client) Retry(address string) {
+	cl.mu.RLock()
+	p := cl.peers[address]
+	cl.mu.RUnlock()
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	p.failures, p.retry = 0, 0
+	p.mu.Unlock()
+}
+
 // Stats gives the client's counts.
 func (cl *Client) Stats() Stats {
 	stats := cl.opt.stats()
@@ -280,19 +293,6 @@ func (p *peer) pause(err error) {
 	p.failures++
 	p.lastErr = err
 	p.retry = p.client.keeper.now() + int64(pause)
-}
-
-// Retry ends the pause after failed attempts to connect to address: who is there has shown itself by other means. The next request dials at once.
-func (cl *Client) Retry(address string) {
-	cl.mu.RLock()
-	p := cl.peers[address]
-	cl.mu.RUnlock()
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	p.failures, p.retry = 0, 0
-	p.mu.Unlock()
 }
 
 // lost follows the end of connection c.
