@@ -376,7 +376,7 @@ func (s *Store) writeRecords() error {
 		s.mu.RLock()
 		f := s.index.find(at)
 		s.mu.RUnlock()
-		if f == nil || at < f.off || at >= f.off+s.index.size {
+		if f == nil {
 			return fmt.Errorf("no index file holds entry %d", at/entry.IndexSize)
 		}
 		part := b[:min(int64(len(b)), f.off+s.index.size-at)]

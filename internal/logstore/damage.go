@@ -237,9 +237,10 @@ func (s *Store) Repair(p raft.Payload) (raft.Index, error) {
 	if err := s.overwrite(g); err != nil {
 		return -1, err
 	}
-	if loose && g.next == o.hi { // what was cut off behind may still be there
+	ends := loose && g.next == o.hi
+	if ends { // what was cut off behind may still be there
 		s.createMu.Lock()
-		err := s.erase(&s.data, g.end)
+		err := s.erase(&s.data, g.pos)
 		s.createMu.Unlock()
 		if err != nil {
 			return -1, s.fail(err)
@@ -247,8 +248,8 @@ func (s *Store) Repair(p raft.Payload) (raft.Index, error) {
 	}
 	s.mu.Lock()
 	s.gen++ // who read meanwhile, reads again
-	if loose && g.next == o.hi {
-		s.trueEnd.Store(&mark{index: g.next - 1, end: g.end}) // before the log looks well; see settleEnd
+	if ends {
+		s.trueEnd.Store(&mark{index: g.next - 1, end: g.pos}) // before the log looks well; see settleEnd
 	}
 	left := s.heal(o.lo, g.next, g.pos)
 	s.stats.Repaired += int64(g.next - o.lo)
@@ -267,7 +268,6 @@ type graft struct {
 	from    raft.Index // of the first record
 	next    raft.Index // the entry behind
 	pos     int64      // and where it, or the blank record before it, begins
-	end     int64      // of the last entry
 }
 
 // patch is a stretch of one data file.
@@ -319,17 +319,12 @@ func (s *Store) graft(o hole, b []byte, loose bool) (*graft, error) {
 		g.records = append(g.records, make([]byte, entry.IndexSize)...)
 		entry.PutRecord(g.records[n:], entry.Record{Magic: h.Magic, Pos: pos, Size: h.Size, Index: h.Index, Term: h.Term})
 		g.next, g.pos = g.next+1, pos+int64(h.Size)
-		g.end = g.pos
 		if g.pos > o.end {
 			return nil, fmt.Errorf("%w: entries up to %d end at %d, entry %d begins at %d", ErrOrder, g.next-1, g.pos, o.hi, o.end)
 		}
 		b = b[h.Size:]
 	}
-	if g.next < o.hi || g.pos == o.end {
-		return g, nil
-	}
-	if loose {
-		g.pos = o.end
+	if g.next < o.hi || g.pos == o.end || loose {
 		return g, nil
 	}
 	// A blank record may follow the last of them.
@@ -400,25 +395,6 @@ type finder struct {
 func (d *finder) whole(pos int64, i raft.Index, term raft.Term) bool {
 	d.sc = scanner{src: d.src, pos: pos, next: i, term: term, checkPos: d.checkPos, sealed: d.sealed, ahead: 16 << 10, buf: d.sc.buf, bufPos: d.sc.bufPos}
 	return d.sc.step() && d.sc.at == pos
-}
-
-// termAt gives the term of the damaged entry that index record r names; a record has no checksum. A header whose own checksum fits knows best, also where it fits
-// with the record's term alone; one that is damaged elsewhere confirms the record, or makes its term uncertain: then ok is false. Where no header is left the record
-// is all there is.
-func (d *finder) termAt(r entry.Record) (t raft.Term, ok bool) {
-	b := make([]byte, entry.HeaderSize)
-	if !d.src.holds(r.Pos) || !d.src.holds(r.Pos+entry.HeaderSize-1) || d.src.at(r.Pos) != d.src.at(r.Pos+entry.HeaderSize-1) || d.src.read(b, r.Pos) != nil {
-		return r.Term, true
-	}
-	h, err := entry.Parse(b)
-	switch {
-	case h.Index != r.Index, h.Magic == 0:
-		return r.Term, true
-	case err == nil && entry.HeaderSealed(b):
-		return h.Term, true
-	}
-	binary.BigEndian.PutUint64(b[16:], uint64(r.Term))
-	return r.Term, h.Term == r.Term || entry.HeaderSealed(b)
 }
 
 // after gives the first whole entry that is not before next and lies behind pos, where entry next should be and is not; no later one than

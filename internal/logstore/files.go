@@ -55,7 +55,9 @@ func (l *files) find(pos int64) *file {
 		return nil
 	}
 	if i := (pos - l.list[0].off) / l.size; i < int64(len(l.list)) {
-		return l.list[i]
+		if f := l.list[i]; pos >= f.off && pos < f.off+l.size {
+			return f
+		}
 	}
 	return nil
 }

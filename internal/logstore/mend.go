@@ -129,7 +129,6 @@ func (r *recovery) runsOver(h hole, after raft.Term) bool {
 	if len(recs) != int(h.hi-h.lo) {
 		return false
 	}
-	d := finder{src: &r.src}
 	runs := slices.Clone(r.runs)
 	for i, x := range recs {
 		pos, _ := entry.Place(end, int(x.Size), r.data.size)
@@ -137,7 +136,7 @@ func (r *recovery) runsOver(h hole, after raft.Term) bool {
 			return false
 		}
 		end = x.Pos + int64(x.Size)
-		t, ok := d.termAt(x)
+		t, ok := r.src.termAt(x)
 		if !ok || t < term || t > after {
 			return false
 		}

@@ -371,11 +371,12 @@ func (r *recovery) checkRuns() error {
 		if len(recs) != 1 || recs[0].Index != i {
 			return fmt.Errorf("index record %d is damaged or missing", i)
 		}
-		t, ok := d.termAt(recs[0])
-		switch {
-		case r.src.holds(recs[0].Pos) && d.whole(recs[0].Pos, i, 0):
+		var t raft.Term
+		if x := recs[0]; r.src.holds(x.Pos) && d.whole(x.Pos, i, 0) {
 			t = d.sc.hdr.Term
-		case !ok || !r.follows(recs[0]):
+		} else if told, ok := r.src.termAt(x); ok && r.follows(x) {
+			t = told
+		} else {
 			return fmt.Errorf("entry %d is damaged, or its index record is", i)
 		}
 		if t != want {
@@ -401,11 +402,16 @@ func (r *recovery) follows(x entry.Record) bool {
 		return x.Pos == r.firstPos
 	}
 	recs := r.rawRecords(x.Index-1, 1)
-	if len(recs) != 1 || recs[0].Index != x.Index-1 || recs[0].Size < entry.HeaderSize || x.Size < entry.HeaderSize {
+	return len(recs) == 1 && r.adjoin(recs[0], x)
+}
+
+// adjoin tells whether index records a and b are of two entries one behind the other, by all they say but the terms.
+func (s *Store) adjoin(a, b entry.Record) bool {
+	if b.Index != a.Index+1 || a.Size < entry.HeaderSize || b.Size < entry.HeaderSize {
 		return false
 	}
-	pos, _ := entry.Place(recs[0].Pos+int64(recs[0].Size), int(x.Size), r.data.size)
-	return pos == x.Pos
+	pos, _ := entry.Place(a.Pos+int64(a.Size), int(b.Size), s.data.size)
+	return pos == b.Pos
 }
 
 // splitRuns reports each run that begins in (lo, hi], in order; loTerm and hiTerm are the terms of both ends.

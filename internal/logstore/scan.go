@@ -67,6 +67,25 @@ func (s *source) damage(pos int64, index raft.Index, cause error) error {
 	return &DamageError{File: f.name, Offset: pos - f.off, Index: index, Err: cause}
 }
 
+// termAt gives the term of the damaged entry that index record r names; a record has no checksum. A header whose own checksum fits knows best, also where it fits
+// with the record's term alone; one that is damaged elsewhere confirms the record, or makes its term uncertain: then ok is false. Where no header is left the record
+// is all there is.
+func (s *source) termAt(r entry.Record) (t raft.Term, ok bool) {
+	b := make([]byte, entry.HeaderSize)
+	if !s.holds(r.Pos) || !s.holds(r.Pos+entry.HeaderSize-1) || s.at(r.Pos) != s.at(r.Pos+entry.HeaderSize-1) || s.read(b, r.Pos) != nil {
+		return r.Term, true
+	}
+	h, err := entry.Parse(b)
+	switch {
+	case h.Index != r.Index, h.Magic == 0:
+		return r.Term, true
+	case err == nil && entry.HeaderSealed(b):
+		return h.Term, true
+	}
+	binary.BigEndian.PutUint64(b[16:], uint64(r.Term))
+	return r.Term, h.Term == r.Term || entry.HeaderSealed(b)
+}
+
 // zerosFrom tells whether every byte from pos on is 0.
 func (s *source) zerosFrom(pos int64) (bool, error) {
 	b := make([]byte, max(min(scanBuffer, s.limit()-pos), 0))

@@ -236,11 +236,10 @@ var errNoEnd = errors.New("the index tells nothing either")
 // takes those of both, and that they agree.
 func (s *Store) confirmedEnd(src *source, pos int64, i raft.Index) (int64, bool) {
 	recs := s.rawRecords(i, 2)
-	if len(recs) < 2 || recs[0].Index != i || recs[1].Index != i+1 || recs[0].Size < entry.HeaderSize || recs[1].Size < entry.HeaderSize {
+	if len(recs) < 2 || recs[0].Index != i || recs[0].Pos < pos || !s.adjoin(recs[0], recs[1]) || !src.holds(recs[1].Pos) {
 		return -1, false
 	}
-	next, _ := entry.Place(recs[0].Pos+int64(recs[0].Size), int(recs[1].Size), s.data.size)
-	return next, next == recs[1].Pos && recs[0].Pos >= pos && src.holds(next)
+	return recs[1].Pos, true
 }
 
 // fillBlank writes the blank record that belongs between pos and end, where a file ends, once more. gen is that of the log in which it was missed.
