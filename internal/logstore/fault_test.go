@@ -99,21 +99,28 @@ func fillUntilFull(t *testing.T, s *Store, next raft.Index) raft.Index {
 	}
 }
 
+// fileless is a store with entries 0 to 3 on a disk that has room, but makes no further files.
+func fileless(t *testing.T, errno syscall.Errno) (*vfs.Mem, *clock, Config, *Store) {
+	t.Helper()
+	m := vfs.NewMem()
+	clock := newClock()
+	cfg := small(m)
+	cfg.Now = clock.now
+	s := mustOpen(t, cfg)
+	fill(t, s, 3, 1)
+	m.SetHook(func(c vfs.Call) error {
+		if c.Op == "create" {
+			return errno
+		}
+		return nil
+	})
+	return m, clock, cfg, s
+}
+
 // A log that starts anew on a full disk refuses entries until there is space, and needs no restart then; a start in between leaves nothing behind.
 func TestLogBeginsAnewOnAFullDisk(t *testing.T) {
 	for _, restart := range []bool{false, true} {
-		m := vfs.NewMem()
-		clock := newClock()
-		cfg := small(m)
-		cfg.Now = clock.now
-		s := mustOpen(t, cfg)
-		fill(t, s, 3, 1)
-		m.SetHook(func(c vfs.Call) error {
-			if c.Op == "create" {
-				return syscall.ENOSPC
-			}
-			return nil
-		})
+		m, clock, cfg, s := fileless(t, syscall.ENOSPC)
 		must(t, s.Reset(100, 1000, 2))
 		for range 3 {
 			if err := s.Append(100, 3, entry.MagicNormal, [][]byte{body(100, 3)}, nil); !errors.Is(err, ErrDiskFull) || errors.Is(err, ErrFailed) {
@@ -171,18 +178,7 @@ func TestLogThatCannotBeginAnewFails(t *testing.T) {
 // A file that is refused although the disk has room (a quota, no descriptors left) keeps the store full long enough for a leader to give way, and is tried again then.
 func TestRefusalThatTheFreeSpaceDoesNotExplainLasts(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EDQUOT, syscall.ENOSPC, syscall.EMFILE} {
-		m := vfs.NewMem()
-		clock := newClock()
-		cfg := small(m)
-		cfg.Now = clock.now
-		s := mustOpen(t, cfg)
-		fill(t, s, 3, 1)
-		m.SetHook(func(c vfs.Call) error {
-			if c.Op == "create" {
-				return errno
-			}
-			return nil
-		})
+		_, clock, _, s := fileless(t, errno)
 		fillUntilFull(t, s, 4)
 		for range spaceShut / time.Second {
 			if !s.Full() {

@@ -2,8 +2,6 @@ package logstore
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"testing"
 
 	"dledger/internal/entry"
@@ -36,14 +34,12 @@ func TestLogCutBehindADamagedEntryEndsWhereOthersDo(t *testing.T) {
 	must(t, h.Close())
 	for restarts := range 4 {
 		m := healthy.Fork(vfs.KeepAll)
-		for name, from := range map[string]int64{"data": at, "index": int64(last) * entry.IndexSize} {
-			size := map[string]int64{"data": 256, "index": 128}[name]
-			f, err := m.OpenFile(fmt.Sprintf("base/dledger-n0/%s/%020d", name, from/size*size), os.O_RDWR)
-			must(t, err)
-			_, err = f.WriteAt([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, from%size)
-			must(t, err)
-			must(t, f.Datasync())
-			must(t, f.Close())
+		for dir, from := range map[string]int64{"data": at, "index": int64(last) * entry.IndexSize} {
+			spoil(t, m, dir, from, 20, func(b []byte) {
+				for i := range b {
+					b[i] = 0xff
+				}
+			})
 		}
 		good, s := mustOpen(t, small(healthy.Fork(vfs.KeepAll))), mustOpen(t, sick(m))
 		again := func(when int) {

@@ -24,17 +24,8 @@ func TestDamagedIndexRecordGivesNoOtherTerm(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, s.Checkpoint())
-	flip := func(m *vfs.Mem, dir string, at, size int64, bit int) {
-		f, err := m.OpenFile(fmt.Sprintf("base/dledger-n0/%s/%020d", dir, at/size*size), os.O_RDWR)
-		must(t, err)
-		b := []byte{0}
-		_, err = f.ReadAt(b, at%size)
-		must(t, err)
-		b[0] ^= 1 << bit
-		_, err = f.WriteAt(b, at%size)
-		must(t, err)
-		must(t, f.Datasync())
-		must(t, f.Close())
+	flip := func(m *vfs.Mem, dir string, at int64, bit int) {
+		spoil(t, m, dir, at, 1, func(b []byte) { b[0] ^= 1 << bit })
 	}
 	cut := 0
 	for _, from := range []*vfs.Mem{healthy, stoppedFrom(t, healthy)} {
@@ -51,19 +42,14 @@ func TestDamagedIndexRecordGivesNoOtherTerm(t *testing.T) {
 					case in == entry.HeaderSize && bit >= 0:
 						continue // the record is all there is
 					case in == entry.HeaderSize:
-						f, err := m.OpenFile(fmt.Sprintf("base/dledger-n0/data/%020d", pos/256*256), os.O_RDWR)
-						must(t, err)
-						_, err = f.WriteAt(make([]byte, entry.HeaderSize), pos%256)
-						must(t, err)
-						must(t, f.Datasync())
-						must(t, f.Close())
+						spoil(t, m, "data", pos, entry.HeaderSize, func(b []byte) { clear(b) })
 					case in > 0:
-						flip(m, "data", pos+in, 256, 1)
+						flip(m, "data", pos+in, 1)
 					default:
-						flip(m, "index", int64(i)*entry.IndexSize+9, 128, 1)
+						flip(m, "index", int64(i)*entry.IndexSize+9, 1)
 					}
 					if bit >= 0 {
-						flip(m, "index", int64(i)*entry.IndexSize+31, 128, bit)
+						flip(m, "index", int64(i)*entry.IndexSize+31, bit)
 					}
 					n := mustOpen(t, sick(m))
 					st := n.State()
@@ -87,6 +73,22 @@ func TestDamagedIndexRecordGivesNoOtherTerm(t *testing.T) {
 		}
 	}
 	t.Logf("%d logs were cut", cut)
+}
+
+// spoil changes n bytes from position at on, all in one of the data or index files of a store that small made.
+func spoil(t *testing.T, m *vfs.Mem, dir string, at int64, n int, change func([]byte)) {
+	t.Helper()
+	size := map[string]int64{"data": 256, "index": 128}[dir]
+	f, err := m.OpenFile(fmt.Sprintf("base/dledger-n0/%s/%020d", dir, at/size*size), os.O_RDWR)
+	must(t, err)
+	b := make([]byte, n)
+	_, err = f.ReadAt(b, at%size)
+	must(t, err)
+	change(b)
+	_, err = f.WriteAt(b, at%size)
+	must(t, err)
+	must(t, f.Datasync())
+	must(t, f.Close())
 }
 
 // stoppedFrom is m after a start and a clean stop.
