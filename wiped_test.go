@@ -1,6 +1,7 @@
 package dledger_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -52,6 +53,29 @@ func TestFirstStartNeedsOnlyAMajority(t *testing.T) {
 		last := appendSome(c, 0, 10)
 		c.Start("n2")
 		c.WaitCommitted(last.Index, "n2")
+	})
+}
+
+// TestMembersOfANewGroupMeetAtOnce: one that was up before the others could not reach them, and does not wait until it tries again by itself. Until it has met them
+// it helps nobody to survive the loss of another.
+func TestMembersOfANewGroupMeetAtOnce(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
+		ids := []string{"n0", "n1", "n2"}
+		c.Kill(ids...)
+		for _, id := range ids {
+			c.Wipe(id)
+		}
+		c.Start("n1")
+		time.Sleep(10 * time.Millisecond)
+		c.Start("n0", "n2")
+		began := time.Now()
+		c.Wait("all to have met", func() bool {
+			return !slices.ContainsFunc(ids, func(id string) bool { return mustStatus(c, id).Abstaining })
+		})
+		if d := time.Since(began); d > 200*time.Millisecond {
+			t.Errorf("they have met after %v", d)
+		}
 	})
 }
 
