@@ -394,7 +394,7 @@ func (m *Message) sane() bool {
 	case MsgAppend:
 		return ok && m.sound()
 	case MsgTruncate:
-		return ok && m.LogTerm <= m.Term
+		return ok && m.LogTerm <= m.Term && (len(m.Runs) == 0 || len(m.Runs) == 1 && m.Runs[0].First == m.Index+1 && m.Runs[0].Term >= 0 && m.Runs[0].Term <= m.Term)
 	}
 	return ok
 }

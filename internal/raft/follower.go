@@ -173,9 +173,15 @@ func (c *Core) above(m *Message) Index {
 
 // onTruncate makes Index the last entry. In dialect 0.3 the request carries that entry, which is written if it is missing: so a
 // 0.3 leader starts a follower's log where its own begins.
+//
+// A leader of ours tells the term of its entry behind Index, and nothing is cut where ours is of that term: entries of one index and term
+// are equal (R3). It has drawn its conclusion from a late answer then, and what it wants to have cut may have been acknowledged to it.
 func (c *Core) onTruncate(m *Message) {
 	keep := m.Index
-	switch {
+	switch told := len(m.Runs) > 0; {
+	case told && (keep < c.log.last && c.log.matches(keep+1, m.Runs[0].Term) || c.cfg.Compat == Compat03 && !c.log.matches(keep, m.LogTerm)):
+		c.compareAt(m, c.log.last, -1, -1)
+		return
 	case c.cfg.Compat == Compat03 && len(m.Payload) > 0 && !c.log.matches(keep, m.LogTerm):
 		c.onRestart(m)
 		return

@@ -113,7 +113,7 @@ func (c *Core) becomeLeader() {
 		c.owed = -1 // what everybody lacks is gone
 	}
 	c.role, c.leader, c.led, c.lapsed = Leader, c.cfg.ID, c.cfg.ID, false
-	c.campaign.phase = idle
+	c.campaign.phase, c.campaign.outdone = idle, 0
 	if c.transfer.to != "" {
 		c.endTransfer(StatusTakeLeadershipFailed) // one of an earlier leadership
 	}
@@ -406,6 +406,9 @@ func (c *Core) probe(p *progress) {
 		m.Type = MsgCompare
 	case p.state == truncating:
 		m.Type = MsgTruncate
+		if p.ours || c.cfg.Compat == CompatGo {
+			m.Runs = c.behindEntry(p.cmp)
+		}
 	case c.cfg.Compat == Compat03: // a 0.3 node is reset by a TRUNCATE to an entry it lacks (section 6.3)
 		p.cmp = max(p.cmp, c.log.first)
 		m.Type, m.Index = MsgTruncate, p.cmp
@@ -425,6 +428,14 @@ func (c *Core) probe(p *progress) {
 	}
 	p.waiting, p.sentAt = true, c.now
 	c.push(p, m)
+}
+
+// behindEntry tells what stands behind entry i for as long as this term lasts: what is there, or what this leader will write.
+func (c *Core) behindEntry(i Index) []Run {
+	if t, ok := c.log.term(i + 1); ok {
+		return []Run{{Term: t, First: i + 1}}
+	}
+	return []Run{{Term: c.term, First: i + 1}}
 }
 
 // startReset makes the follower's log begin at entry at, where its kind can do that.
@@ -602,7 +613,7 @@ func (c *Core) onMatch(p *progress, m *Message) {
 
 func (c *Core) onTruncateAnswer(p *progress, m *Message) {
 	if m.Status != StatusOK {
-		c.startOver(p, true)
+		c.startOver(p, m.Status != StatusInconsistentState)
 		return
 	}
 	if m.Index > p.match {

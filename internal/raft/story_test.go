@@ -462,6 +462,9 @@ func (s *story) play(id ID, words []string, args map[string]string) error {
 		if s.g.config.Compat == Compat04 {
 			m.LogTerm = UnknownTerm
 		}
+		if t := num("next", -1); t >= 0 {
+			m.Runs = []Run{{Term(t), m.Index + 1}}
+		}
 	case MsgTransfer:
 		m.Transferer, m.Transferee = ID(args["from"]), ID(args["to"])
 	}
@@ -531,6 +534,9 @@ func describe(m *Message) string {
 		say("keep %d", m.Index)
 		if len(m.Payload) > 0 {
 			say("entry %d/%d", m.Index, m.LogTerm)
+		}
+		if len(m.Runs) > 0 {
+			say("before %d/%d", m.Runs[0].First, m.Runs[0].Term)
 		}
 	case MsgTransfer:
 		say("%s to %s at %d", m.Transferer, m.Transferee, m.Index)

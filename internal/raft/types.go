@@ -183,7 +183,8 @@ func (p Payload) Size() (n int) {
 //	MsgHeartbeat             Leader, Commit (only between our nodes; else -1)
 //	MsgCompare               Leader, Index, LogTerm, Commit; in dialect 0.3 Payload holds that entry
 //	MsgTruncate              Leader, Index = last entry to keep (-1: none), LogTerm, Commit; in dialect 0.3 Payload holds that
-//	                         entry and First = Last = Index
+//	                         entry and First = Last = Index. Between ours Runs is one run that tells the term of the leader's entry behind
+//	                         Index: of the one it has, or its own, which whatever comes there will be of
 //	MsgAppend                Leader, First, Last, Runs = terms of First..Last, Payload, Commit; Index, LogTerm = the entry
 //	                         before First, or LogTerm = UnknownTerm where the dialect does not carry it
 //	MsgCommit                Leader, Commit

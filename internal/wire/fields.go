@@ -18,6 +18,7 @@ type fields struct {
 	commitIndex  int64
 	preLogIndex  int64
 	preLogTerm   int64
+	nextTerm     int64 // TRUNCATE between ours
 	xIndex       int64
 	xTerm        int64
 	endTerm      int64 // ledgerEndTerm of VOTE
@@ -44,7 +45,7 @@ type fields struct {
 func (f *fields) parse(b []byte) error {
 	*f = fields{
 		Base:  Base{Code: ResultOK, Term: -1},
-		index: -1, pos: -1, commitIndex: -1, preLogIndex: -1, preLogTerm: -1, xIndex: -1, xTerm: -1, endTerm: -1, ledgerEnd: -1,
+		index: -1, pos: -1, commitIndex: -1, preLogIndex: -1, preLogTerm: -1, nextTerm: -1, xIndex: -1, xTerm: -1, endTerm: -1, ledgerEnd: -1,
 		single: noEntries(), batched: noEntries(), list: noEntries(),
 	}
 	s := scanner{b: b}
@@ -121,6 +122,8 @@ func (f *fields) value(s *scanner, key []byte) bool {
 		s.int(&f.preLogIndex)
 	case "preLogTerm":
 		s.int(&f.preLogTerm)
+	case "nextTerm":
+		s.int(&f.nextTerm)
 	case "xIndex":
 		s.int(&f.xIndex)
 	case "xTerm":

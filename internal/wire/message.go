@@ -84,6 +84,7 @@ func (f *fields) push04(m *raft.Message) error {
 		// The index in the request is the first to remove, and its term is not carried.
 		m.Type = raft.MsgTruncate
 		m.Index, m.LogTerm = raft.Index(f.preLogIndex)-1, raft.UnknownTerm
+		m.Runs = behindIndex(m, f.nextTerm)
 	default:
 		return fmt.Errorf("%w: unknown push type", ErrArgument)
 	}
@@ -121,6 +122,9 @@ func (f *fields) push03(m *raft.Message) error {
 	}
 	m.Index, m.LogTerm = f.single.first, f.single.runs[0].Term
 	m.Payload = f.single.payload()
+	if m.Type == raft.MsgTruncate {
+		m.Runs = behindIndex(m, f.nextTerm)
+	}
 	return nil
 }
 
@@ -256,7 +260,7 @@ func pushCount(dialect raft.Compat, m *raft.Message) (count, first, last int64) 
 func (base *Base) appendPush04(dst []byte, m *raft.Message) ([]byte, error) {
 	count, first, last := pushCount(raft.Compat04, m)
 	lastTerm := int64(-1)
-	if len(m.Runs) > 0 {
+	if m.Type == raft.MsgAppend && len(m.Runs) > 0 {
 		lastTerm = int64(m.Runs[len(m.Runs)-1].Term)
 	}
 	preIndex, preTerm := int64(-1), int64(-1)
@@ -287,6 +291,7 @@ func (base *Base) appendPush04(dst []byte, m *raft.Message) ([]byte, error) {
 	w.int(`"lastEntryTerm":`, lastTerm)
 	w.text(`"leaderId":`, string(base.LeaderID))
 	w.text(`"localId":`, string(base.LocalID))
+	w.nextTerm(m)
 	w.int(`"preLogIndex":`, preIndex)
 	w.int(`"preLogTerm":`, preTerm)
 	w.text(`"remoteId":`, string(base.RemoteID))
@@ -331,9 +336,17 @@ func (base *Base) appendPush03(dst []byte, m *raft.Message) ([]byte, error) {
 	w.int(`"lastEntryIndex":`, last)
 	w.text(`"leaderId":`, string(base.LeaderID))
 	w.text(`"localId":`, string(base.LocalID))
+	w.nextTerm(m)
 	w.text(`"remoteId":`, string(base.RemoteID))
 	w.int(`"term":`, int64(base.Term))
 	w.int(`"totalSize":`, int64(size))
 	w.text(`"type":`, pushNames[pushTypes[m.Type]])
 	return w.end(), nil
+}
+
+// nextTerm tells ours, to whom alone it is said, the term of the entry behind the one that is to be the last.
+func (w *writer) nextTerm(m *raft.Message) {
+	if t := nextTerm(m); t >= 0 {
+		w.int(`"nextTerm":`, int64(t))
+	}
 }

@@ -106,6 +106,9 @@ func drawRequest(t *rapid.T, dialect raft.Compat) raft.Message {
 		if m.Type == raft.MsgTruncate && dialect == raft.Compat04 {
 			m.LogTerm = raft.UnknownTerm
 		}
+		if m.Type == raft.MsgTruncate && rapid.Bool().Draw(t, "tells") {
+			m.Runs = []raft.Run{{Term: max(0, raft.Term(index("nextTerm"))), First: m.Index + 1}}
+		}
 	}
 	return m
 }

@@ -17,8 +17,8 @@ import (
 //	     4    8 term
 //	    12    8 index     last entry before the first (append), entry to compare, last entry to keep
 //	    20    8 log term  of that entry
-//	    28    8 first     -1 without entries
-//	    36    8 last
+//	    28    8 first     -1 without entries; in a truncate the term of the leader's entry behind index, -1 = not said
+//	    36    8 last      -1 without entries
 //	    44    8 commit
 //	    52    8 pos       reset: byte position of the next entry
 //	    60    2 length of group, 62 of remote id, 64 of local id, 66 of leader id
@@ -58,7 +58,7 @@ func encodePushBinary(group string, m *raft.Message) ([][]byte, error) {
 	b = append64(b, int64(m.LogTerm))
 	first, last := m.First, m.Last
 	if m.Type != raft.MsgAppend {
-		first, last = -1, -1
+		first, last = raft.Index(nextTerm(m)), -1
 	}
 	b = append64(b, int64(first))
 	b = append64(b, int64(last))
@@ -68,12 +68,16 @@ func encodePushBinary(group string, m *raft.Message) ([][]byte, error) {
 	b = append16(b, len(m.To))
 	b = append16(b, len(m.From))
 	b = append16(b, len(m.Leader))
-	b = binary.BigEndian.AppendUint32(b, uint32(len(m.Runs)))
+	runs := m.Runs
+	if m.Type != raft.MsgAppend {
+		runs = nil
+	}
+	b = binary.BigEndian.AppendUint32(b, uint32(len(runs)))
 	b = append(b, group...)
 	b = append(b, m.To...)
 	b = append(b, m.From...)
 	b = append(b, m.Leader...)
-	for _, run := range m.Runs {
+	for _, run := range runs {
 		b = append64(b, int64(run.Term))
 		b = append64(b, int64(run.First))
 	}
@@ -117,6 +121,9 @@ func decodePushBinary(b []byte) (Base, raft.Message, error) {
 		if len(runs) > 0 || len(r.b) > 0 {
 			return base, m, fmt.Errorf("%w: entries in a %v", ErrArgument, m.Type)
 		}
+		if m.Type == raft.MsgTruncate {
+			m.Runs = behindIndex(&m, get64(b, 28))
+		}
 		return base, m, nil
 	}
 	m.First, m.Last = raft.Index(get64(b, 28)), raft.Index(get64(b, 36))
@@ -134,6 +141,22 @@ func decodePushBinary(b []byte) (Base, raft.Message, error) {
 	}
 	m.Payload = raft.Payload{r.b}
 	return base, m, nil
+}
+
+// nextTerm gives the term that a truncate tells of the entry behind its index, -1 where it tells none.
+func nextTerm(m *raft.Message) raft.Term {
+	if m.Type != raft.MsgTruncate || len(m.Runs) == 0 {
+		return -1
+	}
+	return m.Runs[0].Term
+}
+
+// behindIndex is the reverse of nextTerm.
+func behindIndex(m *raft.Message, t int64) []raft.Run {
+	if t < 0 {
+		return nil
+	}
+	return []raft.Run{{Term: raft.Term(t), First: m.Index + 1}}
 }
 
 // checkEntries checks that b holds exactly the entries first…last with the terms that runs gives, looking at their headers only.
