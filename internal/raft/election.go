@@ -21,6 +21,7 @@ type campaign struct {
 	status  []Status
 	pre     bool // the running phase is the pre-vote
 	led     bool // an answer has named a leader
+	outdone int  // votes in a row that were lost to longer logs
 }
 
 type phase uint8
@@ -113,7 +114,7 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 		c.endTransfer(StatusTakeLeadershipFailed)
 	}
 	c.askTerms = c.now
-	c.campaign.phase = idle
+	c.campaign.phase, c.campaign.outdone = idle, 0
 	c.heard = c.now
 	c.patience = c.baseTimeout() + time.Duration(c.draw(0, c.cfg.Heartbeat))
 	c.event(Event{Kind: EventRole})
@@ -333,6 +334,9 @@ func (c *Core) hopeless() bool {
 	return len(c.cfg.Members)-abstained < c.quorum
 }
 
+// maxOutdone bounds, in MaxVoteInterval, the pause of a candidate that loses vote after vote to a longer log.
+const maxOutdone = 4
+
 // conclude ends an attempt that was not won, and sets the next one: the pauses are the original's (section 5.3, rows 2 to 7),
 // but for "already has leader", where it waits three heartbeat intervals and stretches its failovers.
 func (c *Core) conclude() {
@@ -357,7 +361,14 @@ func (c *Core) conclude() {
 			k.next += Instant(c.cfg.Heartbeat)
 		}
 	case valid >= c.quorum && valid-bigger < c.quorum:
-		k.next += Instant(c.cfg.MaxVoteInterval) // others are ahead; let them try
+		pauses := 1 // others are ahead; let them try
+		if !k.pre {
+			// Mostly a member of the original, which knows no pre-vote, lets it come to this. It takes no term from this vote, and is about
+			// to campaign in the very term that this node has just voted in. It gets more and more time to pass it.
+			k.outdone = min(k.outdone+1, maxOutdone)
+			pauses = k.outdone
+		}
+		k.next += Instant(pauses) * Instant(c.cfg.MaxVoteInterval)
 	}
 }
 

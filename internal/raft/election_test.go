@@ -138,3 +138,46 @@ func TestWipedMemberDoesNotGiveUpWhereThereIsALeader(t *testing.T) {
 		}
 	}
 }
+
+// A candidate that loses vote after vote to a longer log, which no pre-vote can tell it of the original's members, leaves that member more and more time to
+// come to a term in which it has not voted; once there was a leader it begins anew.
+func TestCandidateWithAShorterLogMakesWayForALonger(t *testing.T) {
+	config := defaults()
+	config.ID, config.Members, config.Compat = "n0", []ID{"n0", "n1", "n2"}, Compat03
+	config.Rand = func(int64) int64 { return 0 }
+	c := New(config, Initial{Term: 1, Last: -1, PrevTerm: -1, Commit: -1, Abstain: -1}, 0)
+	lose := func() Instant { // one attempt; gives the pause behind it
+		t.Helper()
+		c.Tick(c.Deadline())
+		for range 2 {
+			asked := slices.Clone(c.TakeReady(c.Now()).Messages)
+			c.Done()
+			for _, m := range asked {
+				a := Message{Type: m.Type.Answer(), From: m.To, To: "n0", Index: m.Index, Last: m.Last, Term: m.Term, Vote: VoteAccept}
+				switch {
+				case m.To == "n2":
+					a.Vote = VoteUnknown
+				case m.Type == MsgVote:
+					a.Vote = VoteExpiredLedgerTerm
+				}
+				c.Step(c.Now(), &a)
+			}
+		}
+		if c.Role() != Candidate {
+			t.Fatalf("it is %v", c.Role())
+		}
+		return c.Deadline() - c.Now()
+	}
+	shortest, pause := Instant(config.MinVoteInterval), Instant(config.MaxVoteInterval)
+	for k, want := range []Instant{1, 2, 3, 4, 4} {
+		if got := lose(); got != shortest+want*pause {
+			t.Fatalf("after %d lost votes it waits %v, want %v", k+1, time.Duration(got), time.Duration(shortest+want*pause))
+		}
+	}
+	c.Step(c.Now(), &Message{Type: MsgHeartbeat, From: "n1", To: "n0", Leader: "n1", Term: c.Term() + 1, Commit: -1})
+	c.TakeReady(c.Now())
+	c.Done()
+	if got := lose(); got != shortest+pause {
+		t.Fatalf("after the next leader it waits %v, want %v", time.Duration(got), time.Duration(shortest+pause))
+	}
+}
