@@ -41,6 +41,7 @@ type dispatcher struct {
 	next    Index // writeIndex; in dialect 0.3 the compare index is next-1
 	match   Index
 	waits   bool
+	asked   Index // number of the request that waits: an answer to one that it gave up is dropped by its remoting layer
 	sentAt  Instant
 	sleep   Instant // after an exception
 	pending map[Index]Instant
@@ -197,12 +198,16 @@ func (j *javaMember) pushTo(id ID, p *dispatcher, m Message, lo, hi Index) {
 	}
 	m.Term, m.Commit = j.disk.term, j.commit
 	p.waits, p.sentAt = true, j.g.now
+	if m.Type == MsgCompare || m.Type == MsgTruncate {
+		p.asked++
+		m.Last = p.asked
+	}
 	j.send(id, m)
 }
 
 // exception is what any surprise is to a dispatcher: back to COMPARE, after a pause.
 func (j *javaMember) exception(p *dispatcher) {
-	if p.state == appending {
+	if p.state == appending || p.state == truncating && j.g.config.Compat == Compat03 {
 		p.next = j.disk.last() + 1
 		clear(p.pending)
 	}
@@ -269,7 +274,7 @@ func (j *javaMember) pushAnswered(id ID, p *dispatcher, m *Message) {
 			p.match = max(p.match, m.Last)
 			j.count(id, m.Last)
 		}
-	case m.Type == MsgCompareAnswer && p.state == comparing && p.waits && m.Index == p.next-1:
+	case m.Type == MsgCompareAnswer && p.state == comparing && p.waits && m.Last == p.asked:
 		p.waits = false
 		switch i := m.Index; {
 		case m.Status == StatusOK && old && i == m.End:
@@ -289,7 +294,7 @@ func (j *javaMember) pushAnswered(id ID, p *dispatcher, m *Message) {
 		default:
 			p.next = m.End + 1
 		}
-	case m.Type == MsgTruncateAnswer && p.state == truncating && p.waits && m.Index == p.match:
+	case m.Type == MsgTruncateAnswer && p.state == truncating && p.waits && m.Last == p.asked:
 		p.waits = false
 		if m.Status != StatusOK {
 			j.exception(p)

@@ -25,6 +25,7 @@ type progress struct {
 	refusals       int  // refusals in a row since an append was taken
 	inflight       []request
 	waiting        bool
+	asked          Index // number of the question that is open, or comes next; an answer to an earlier one does not count
 	sentAt         Instant
 	retryAt        Instant // nothing is sent before; 0 = no pause
 	pushedAt       Instant // last push of any kind
@@ -65,6 +66,7 @@ func (s peerState) String() string {
 // restart forgets what was under way; the next request compares at last.
 func (p *progress) restart(last Index) {
 	p.state, p.cmp, p.waiting, p.retryAt, p.doubt, p.steps = comparing, last, false, 0, 0, 0
+	p.asked++
 	p.equal, p.differs, p.sure = -1, -1, false
 	p.inflight = p.inflight[:0]
 }
@@ -419,9 +421,9 @@ func (c *Core) probe(p *progress) {
 		m.Type, m.Index = MsgReset, p.cmp
 	}
 	m.LogTerm, _ = c.log.term(m.Index)
-	m.First, m.Last = m.Index, m.Index
+	m.Last = p.asked // the same where the question is only put once more
 	if m.Type == MsgReset {
-		m.First, m.Last = c.log.first, m.Index
+		m.First = c.log.first
 		if m.LogTerm == UnknownTerm {
 			m.LogTerm = AtMost(c.log.runs[0].Term)
 		}
@@ -484,14 +486,15 @@ func (c *Core) onPushAnswer(m *Message) {
 		if m.Status == StatusInconsistentState && p.state == appending && len(p.inflight) == 0 {
 			c.startOver(p, false) // it started anew and was not seen to
 		}
-	case MsgCompareAnswer:
-		if p.state == comparing && p.waiting && m.Index == p.cmp {
-			p.waiting = false
-			c.onCompareAnswer(p, m)
+	default:
+		if p.state == appending || !p.waiting || m.Index != p.cmp || m.Last != p.asked || m.Type == MsgCompareAnswer != (p.state == comparing) {
+			return
 		}
-	case MsgTruncateAnswer, MsgResetAnswer:
-		if (p.state == truncating || p.state == resetting) && p.waiting && m.Index == p.cmp {
-			p.waiting = false
+		p.waiting = false
+		p.asked++
+		if m.Type == MsgCompareAnswer {
+			c.onCompareAnswer(p, m)
+		} else {
 			c.onTruncateAnswer(p, m)
 		}
 	}

@@ -176,14 +176,15 @@ func (p Payload) Size() (n int) {
 }
 
 // Message is one request or answer between two members, or from a client (MsgTransfer with an empty From).
-// Fields that a type does not name below are zero.
+// Fields that a type does not name below are zero. Last of a vote, a pre-vote, MsgCompare, MsgTruncate and MsgReset numbers the question: it stays with
+// the sender, and whoever reads the answer off the wire puts it back.
 //
 //	MsgVote, MsgPreVote      Leader = the candidate, Index and LogTerm = its last entry
 //	…Answer                  Vote, Term
 //	MsgHeartbeat             Leader, Commit (only between our nodes; else -1)
 //	MsgCompare               Leader, Index, LogTerm, Commit; in dialect 0.3 Payload holds that entry
 //	MsgTruncate              Leader, Index = last entry to keep (-1: none), LogTerm, Commit; in dialect 0.3 Payload holds that
-//	                         entry and First = Last = Index. Between ours Runs is one run that tells the term of the leader's entry behind
+//	                         entry. Between ours Runs is one run that tells the term of the leader's entry behind
 //	                         Index: of the one it has, or its own, which whatever comes there will be of
 //	MsgAppend                Leader, First, Last, Runs = terms of First..Last, Payload, Commit; Index, LogTerm = the entry
 //	                         before First, or LogTerm = UnknownTerm where the dialect does not carry it

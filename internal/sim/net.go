@@ -447,12 +447,9 @@ func carried(c raft.Compat, m raft.Message) raft.Message {
 	case raft.MsgCompare, raft.MsgReset:
 		m.First, m.Last = 0, 0
 	case raft.MsgTruncate:
-		m.First, m.Last = 0, 0
-		switch c {
-		case raft.Compat04:
+		m.Last = 0
+		if c == raft.Compat04 {
 			m.LogTerm = raft.UnknownTerm
-		case raft.Compat03:
-			m.First, m.Last = m.Index, m.Index
 		}
 	case raft.MsgCommit:
 		m.Index, m.LogTerm, m.First, m.Last = 0, 0, 0, 0

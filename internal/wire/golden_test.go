@@ -197,7 +197,7 @@ func TestOriginalRequestsMeanWhatTheyMean(t *testing.T) {
 		"0.4.0 push APPEND request, 2 entries":                     push(raft.Message{Type: raft.MsgAppend, Index: 7, LogTerm: raft.UnknownTerm, First: 8, Last: 9, Runs: runs, Commit: 6, Payload: raft.Payload{append(bytes.Clone(oneEntry), noop...)}}),
 		"0.4.0 push COMMIT request":                                push(raft.Message{Type: raft.MsgCommit, Commit: 9}),
 		"0.3.1.2 push COMPARE request":                             push(raft.Message{Type: raft.MsgCompare, Index: 7, LogTerm: 3, Commit: 6, Payload: raft.Payload{hello}}),
-		"0.3.1.2 push TRUNCATE request":                            push(raft.Message{Type: raft.MsgTruncate, Index: 7, LogTerm: 3, First: 7, Last: 7, Commit: 6, Payload: raft.Payload{hello}}),
+		"0.3.1.2 push TRUNCATE request":                            push(raft.Message{Type: raft.MsgTruncate, Index: 7, LogTerm: 3, Commit: 6, Payload: raft.Payload{hello}}),
 		"0.3.1.2 push APPEND request, single":                      push(raft.Message{Type: raft.MsgAppend, Index: 7, LogTerm: raft.UnknownTerm, First: 8, Last: 8, Runs: runs, Commit: 6, Payload: raft.Payload{oneEntry}}),
 		"0.3.1.2 push APPEND request, batch of 2":                  push(raft.Message{Type: raft.MsgAppend, Index: 7, LogTerm: raft.UnknownTerm, First: 8, Last: 9, Runs: runs, Commit: 6, Payload: raft.Payload{append(bytes.Clone(oneEntry), two...)}}),
 		"0.3.1.2 push COMMIT request":                              push(raft.Message{Type: raft.MsgCommit, Commit: 9}),

@@ -110,7 +110,6 @@ func (f *fields) push03(m *raft.Message) error {
 		m.Type = raft.MsgCompare
 	case pushTruncate:
 		m.Type = raft.MsgTruncate
-		m.First, m.Last = f.single.first, f.single.last
 	default:
 		return fmt.Errorf("%w: unknown push type", ErrArgument)
 	}

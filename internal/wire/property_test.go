@@ -100,9 +100,6 @@ func drawRequest(t *rapid.T, dialect raft.Compat) raft.Message {
 			m.Payload, m.Index, runs = drawEntries(t, 1)
 			m.LogTerm = runs[0].Term
 		}
-		if m.Type == raft.MsgTruncate && dialect == raft.Compat03 {
-			m.First, m.Last = m.Index, m.Index
-		}
 		if m.Type == raft.MsgTruncate && dialect == raft.Compat04 {
 			m.LogTerm = raft.UnknownTerm
 		}
