@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -277,4 +278,42 @@ func TestLeaderThatCannotReadItsTailIsReplaced(t *testing.T) {
 			c.Agree()
 		})
 	})
+}
+
+// A sector of the leader's disk that cannot be read, in entries that a follower needs: the leader gets them from another member, or, where the disk does not keep
+// them either, hands leadership over; the follower becomes whole.
+func TestSectorThatTheLeaderCannotReadIsNoBarrier(t *testing.T) {
+	t.Parallel()
+	for _, dead := range []bool{false, true} {
+		dledgertest.Setup{Config: never}.Run(t, 3, func(c *dledgertest.Cluster) {
+			last := appendSome(c, 0, 1000)
+			c.WaitCommitted(last.Index)
+			c.Stop(c.IDs()...) // nothing is in memory
+			for _, id := range c.IDs() {
+				c.Start(id)
+			}
+			l, f := c.Leader(), c.Followers()[0].ID
+			mem := c.Disk(l.ID).Mem()
+			elsewhere := false
+			mem.SetHook(func(call vfs.Call) error {
+				switch hit := strings.HasSuffix(call.Name, "/data/00000000000000000000") && call.Off < 1200 && call.Off+call.N > 1000; {
+				case hit && call.Op == "write":
+					elsewhere = !dead
+				case hit && call.Op == "read" && !elsewhere:
+					return syscall.EIO
+				}
+				return nil
+			})
+			c.Wipe(f)
+			c.Start(f)
+			c.Wait("the wiped follower is whole", func() bool {
+				s := mustStatus(c, f)
+				return s.Last >= last.Index && !s.Abstaining
+			})
+			if now := c.Leader().ID; dead && now == l.ID {
+				t.Errorf("%s leads on a disk that does not keep what is written", now)
+			}
+			mem.SetHook(nil)
+		})
+	}
 }

@@ -124,8 +124,12 @@ func (s *Store) Append(first raft.Index, term raft.Term, magic int32, bodies [][
 	return nil
 }
 
-// unplace removes files that a refused batch made beyond the next one: Java accepts one empty file behind the end, not two.
+// unplace removes files that a refused batch made beyond the next one: Java accepts one empty file behind the end, not two. A store that
+// has failed leaves them: a file of which nobody knows whether it is there may lie behind them, and the next start takes no gap.
 func (s *Store) unplace(cause error) error {
+	if s.failure.Load() != nil {
+		return cause
+	}
 	s.createMu.Lock()
 	defer s.createMu.Unlock()
 	dataEnd := s.data.base(s.tail.last.end) + 2*s.data.size

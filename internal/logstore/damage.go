@@ -2,6 +2,7 @@ package logstore
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -348,7 +349,7 @@ func blankRecord(n int64) []byte {
 	return b
 }
 
-// overwrite writes a graft, durably. The caller holds ioMu.
+// overwrite writes a graft, durably, and reads it back: what a disk does not give even then stays damaged. The caller holds ioMu.
 func (s *Store) overwrite(g *graft) error {
 	write := func(l *files, at int64, b []byte) error {
 		f := s.use(l, at)
@@ -364,6 +365,10 @@ func (s *Store) overwrite(g *graft) error {
 		}
 		if err := f.Datasync(); err != nil {
 			return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
+		}
+		back := make([]byte, len(b))
+		if _, err := f.ReadAt(back, at-f.off); err != nil || !bytes.Equal(back, b) {
+			return fmt.Errorf("%s at byte %d does not keep what was written over damage: %w", f.name, at-f.off, cmp.Or(err, errOther))
 		}
 		return nil
 	}
@@ -381,6 +386,9 @@ func (s *Store) overwrite(g *graft) error {
 	}
 	return nil
 }
+
+// errOther: of what is read.
+var errOther = errors.New("it reads something else")
 
 // finder looks for where a log goes on behind a damaged place.
 type finder struct {
@@ -415,13 +423,19 @@ func (d *finder) after(pos int64, next raft.Index, term raft.Term, limit raft.In
 	return d.search(pos, next, term, limit)
 }
 
+// A disk reads whole sectors or nothing of them. A search passes over those that it does not read, but not over a disk that reads none.
+const (
+	sector         = 512
+	unreadableMost = 4096
+)
+
 // search is after without an index.
 func (d *finder) search(pos int64, next raft.Index, term raft.Term, limit raft.Index) (mark, bool, error) {
-	zeros, err := d.src.zerosFrom(pos)
-	if err != nil || zeros {
-		return mark{}, false, err
+	if zeros, err := d.src.zerosFrom(pos); err == nil && zeros {
+		return mark{}, false, nil
 	}
 	sc := scanner{src: d.src}
+	unreadable := 0
 	for pos++; pos+entry.HeaderSize <= d.src.limit(); pos++ {
 		left := d.src.at(pos).off + d.src.size - pos
 		if left < entry.HeaderSize {
@@ -430,7 +444,11 @@ func (d *finder) search(pos int64, next raft.Index, term raft.Term, limit raft.I
 		}
 		head, err := sc.peek(pos, entry.HeaderSize)
 		if err != nil {
-			return mark{}, false, err
+			if unreadable++; unreadable > unreadableMost {
+				return mark{}, false, err
+			}
+			pos += sector - pos%sector - 1
+			continue
 		}
 		if head[0] != 0 || head[1] != 0 || head[2] != 0 || head[3] == 0 || head[3] > byte(entry.MagicConfig) {
 			continue

@@ -150,8 +150,11 @@ func (s *Store) createLocked(l *files, off int64) (*file, error) {
 	}
 	if err := s.fs.SyncDir(dir); err != nil {
 		err = errors.Join(fmt.Errorf("sync directory %s: %w", dir, err), vf.Close())
-		if isFull(err) { // not even opened: the next try makes the file again
-			err = errors.Join(err, s.fs.Remove(name))
+		if !isFull(err) { // the next start finds an empty file behind the end, or none
+			return nil, s.fail(err)
+		}
+		if bad := s.fs.Remove(name); bad != nil { // it was not even opened, and the next try makes it again
+			return nil, s.fail(errors.Join(err, bad))
 		}
 		return nil, s.noSpace(l.size, err)
 	}

@@ -297,9 +297,6 @@ func (in *Inspector) Verify() (Report, error) {
 			}
 			continue
 		}
-		if errors.Is(sc.err, errRead) {
-			return rep, sc.err
-		}
 		if in.stopped(&rep, sc, sure) {
 			break
 		}
@@ -363,7 +360,7 @@ func (in *Inspector) stopped(rep *Report, sc *scanner, sure raft.Index) bool {
 	cause := in.data.damage(sc.pos, sc.next, sc.err)
 	r, err := in.record(sc.next)
 	indexed := err == nil && r.Index == sc.next && r.Size >= entry.HeaderSize && r.Pos >= sc.pos && r.Pos+int64(r.Size) <= in.data.limit()
-	torn := sc.next > sure && !in.info.Clean
+	torn := sc.next > sure && !in.info.Clean && !errors.Is(sc.err, errRead)
 	stale := !in.known && (errors.Is(sc.err, errOrder) || !indexed || r.Pos != sc.pos)
 	if torn && (in.known || stale) {
 		rep.Notes = append(rep.Notes, fmt.Sprintf("the log ends here, other bytes follow: %v", cause))

@@ -3,6 +3,7 @@ package logstore
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"sort"
 
 	"dledger/internal/entry"
@@ -118,6 +119,13 @@ func (s *Store) readEntries(recs []entry.Record, size int) ([]byte, error) {
 	if errors.Is(err, errNowhere) { // the entry exists, so its index record is wrong
 		return nil, &DamageError{File: "index", Offset: int64(recs[0].Index) * entry.IndexSize, Index: recs[0].Index, Err: err}
 	}
+	if errors.Is(err, errUnreadable) {
+		for _, r := range recs { // one of them, and those before it are whole
+			if f, one := s.readFile(&s.data, b[:r.Size], r.Pos); errors.Is(one, errUnreadable) {
+				return nil, &DamageError{File: f.name, Offset: r.Pos - f.off, Index: r.Index, Err: one}
+			}
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +163,10 @@ func (s *Store) intact(e []byte) error {
 // errNowhere: of a position.
 var errNowhere = errors.New("no file holds position")
 
-// readFile fills b from pos of a list, within one file, and gives that file.
+// errUnreadable: the disk does not give what it was told to keep. What lies there is lost as much as if it were damaged.
+var errUnreadable = errors.New("the disk does not read it")
+
+// readFile fills b from pos of a list, within one file, and gives that file, also with errUnreadable.
 func (s *Store) readFile(l *files, b []byte, pos int64) (*file, error) {
 	f := s.use(l, pos)
 	if f == nil {
@@ -166,7 +177,11 @@ func (s *Store) readFile(l *files, b []byte, pos int64) (*file, error) {
 		return nil, &DamageError{File: f.name, Offset: pos - f.off, Index: -1, Err: fmt.Errorf("%d bytes go beyond the file: %w %d", len(b), errNowhere, pos+int64(len(b)))}
 	}
 	if _, err := f.ReadAt(b, pos-f.off); err != nil {
-		return nil, fmt.Errorf("read %s at byte %d: %w", f.name, pos-f.off, err)
+		err = fmt.Errorf("read %s at byte %d: %w", f.name, pos-f.off, err)
+		if !errors.Is(err, fs.ErrClosed) {
+			err = fmt.Errorf("%w: %w", errUnreadable, err)
+		}
+		return f, err
 	}
 	return f, nil
 }
@@ -177,6 +192,9 @@ func (s *Store) records(lo raft.Index, n int) ([]entry.Record, error) {
 	n = int(min(int64(n), (s.index.base(at)+s.index.size-at)/entry.IndexSize))
 	b := make([]byte, n*entry.IndexSize)
 	f, err := s.readFile(&s.index, b, at)
+	if errors.Is(err, errUnreadable) {
+		return nil, &DamageError{File: f.name, Offset: at - f.off, Index: lo, Err: err}
+	}
 	if err != nil {
 		return nil, err
 	}

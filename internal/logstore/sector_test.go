@@ -1,0 +1,124 @@
+package logstore
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"dledger/internal/entry"
+	"dledger/internal/vfs"
+)
+
+// deaden makes bytes [off, off+n) of a file unreadable until something is written over them, as disks give a sector another place then; with dead never again.
+func deaden(m *vfs.Mem, name string, off, n int64, dead bool) {
+	elsewhere := false
+	m.SetHook(func(c vfs.Call) error {
+		switch hit := c.Name == name && c.Off < off+n && c.Off+c.N > off; {
+		case hit && c.Op == "write":
+			elsewhere = !dead
+		case hit && c.Op == "read" && !elsewhere:
+			return syscall.EIO
+		}
+		return nil
+	})
+}
+
+// A sector that the disk does not read is damage like any other: it is found by whoever reads there and by the scrub, named by verify, and repaired. Wherever it
+// lies, and also if it was there before the start.
+func TestUnreadableSectorIsDamage(t *testing.T) {
+	healthy := stopped(t)
+	const size = 64
+	refused, tried := 0, 0
+	for _, sub := range []string{"data", "index"} {
+		dir := filepath.Join("base/dledger-n0", sub)
+		names, err := healthy.ReadDir(dir)
+		must(t, err)
+		for _, n := range names {
+			name := filepath.Join(dir, n)
+			b, err := vfs.ReadFile(healthy, name)
+			must(t, err)
+			for off := int64(0); off < int64(len(strings.TrimRight(string(b), "\x00"))); off += size {
+				what := fmt.Sprintf("%s unreadable at %d", name, off)
+				m := healthy.Fork(vfs.KeepAll)
+				deaden(m, name, off, size, false)
+				if s, err := Open(sick(m)); err != nil {
+					refused++
+					if !strings.Contains(err.Error(), name) {
+						t.Errorf("%s: the start says %v", what, err)
+					}
+					continue
+				} else {
+					must(t, s.Close())
+				}
+				if sub == "data" {
+					m = healthy.Fork(vfs.KeepAll)
+					deaden(m, name, off, size, false)
+					if rep := verify(t, m); len(rep.Problems) == 0 || !strings.Contains(rep.Problems[0].Error(), name) {
+						t.Errorf("%s: verify finds %v", what, rep.Problems)
+					}
+				}
+				tried++
+				m = healthy.Fork(vfs.KeepAll)
+				deaden(m, name, off, size, false)
+				cured(t, what, m, healthy)
+			}
+		}
+	}
+	t.Logf("%d sectors repaired; with %d more there was no start", tried, refused)
+	if refused > tried/4 {
+		t.Errorf("%d of %d sectors prevent the start", refused, refused+tried)
+	}
+}
+
+// A sector that takes what is written, and does not give it back, stays damage: the rest of the log goes on, and who has damage does not lead where another can.
+func TestSectorThatStaysUnreadableStaysDamage(t *testing.T) {
+	healthy := stopped(t)
+	m := healthy.Fork(vfs.KeepAll)
+	s := mustOpen(t, sick(m))
+	pos, size, err := s.Pos(12)
+	must(t, err)
+	f := s.data.find(pos)
+	deaden(m, f.name, pos-f.off, int64(size), true)
+	if _, _, err := s.Entry(12); err == nil || !s.Hurt() {
+		t.Fatalf("entry 12: %v, hurt %v", err, s.Hurt())
+	}
+	good := mustOpen(t, small(healthy))
+	p, _, err := good.Read(12, 13, 1)
+	must(t, err)
+	if _, err := s.Repair(p); err == nil || !s.Hurt() {
+		t.Fatalf("repaired: %v, hurt %v", err, s.Hurt())
+	}
+	fill(t, s, 40, 2)
+	must(t, good.Close())
+	must(t, s.Close())
+}
+
+// A batch that needs several new files, and a directory that fails to sync one of them, leave a directory that opens, whatever of it a crash keeps.
+func TestFailedSyncOfADirectoryLeavesNoGap(t *testing.T) {
+	for n := 1; ; n++ {
+		m := vfs.NewMem()
+		s := mustOpen(t, small(m))
+		fill(t, s, 9, 1)
+		must(t, s.Checkpoint())
+		m.SetHook(vfs.FailNth("syncdir", n, syscall.EIO))
+		err := s.Append(s.tail.last.index+1, 3, entry.MagicNormal, bodies(12, 20), nil)
+		m.SetHook(nil)
+		_ = s.Close()
+		if err == nil {
+			if n < 4 {
+				t.Fatalf("the batch needs %d new files only", n-1)
+			}
+			break
+		}
+		for name, keep := range map[string]vfs.Keep{"all of it": vfs.KeepAll, "nothing": vfs.KeepNone} {
+			after, err := Open(sick(m.Fork(keep)))
+			if err != nil {
+				t.Errorf("sync %d fails, a crash keeps %s: %v", n, name, err)
+				continue
+			}
+			must(t, after.Close())
+		}
+	}
+}
