@@ -102,6 +102,11 @@ func commandLine(pid int) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), nil
 }
 
+// UpPort finds a port base for `dledger up` with one node.
+func UpPort() (int, error) {
+	return free(func(base int) []int { return []int{base, base + 1, base + 98, base + 100} })
+}
+
 // free finds a port from which all others that are needed can be derived.
 func free(needed func(base int) []int) (int, error) {
 	for range 200 {

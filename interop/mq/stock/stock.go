@@ -39,6 +39,7 @@ const (
 type Kit struct {
 	Release   Release
 	BrokerJVM []string // options of brokers, instead of small ones that start quickly
+	ClientJVM []string // further options of clients
 	java      string
 	classPath string
 }
@@ -118,7 +119,7 @@ func (k *Kit) Broker(home, conf string) []string {
 
 // Client is the argument list of Stock.java.
 func (k *Kit) Client(home string, args ...string) []string {
-	return k.argv(Options(192), home, "Stock", args...)
+	return k.argv(append(Options(192), k.ClientJVM...), home, "Stock", args...)
 }
 
 // Admin is the argument list of Admin.java, which runs one mqadmin command for each line of its input.
