@@ -38,8 +38,9 @@ func join(header, body string) []byte {
 	return slices.Concat(word(uint32(4+len(header)+len(body))), word(uint32(len(header))), []byte(header), []byte(body))
 }
 
-// send writes bytes on a connection of their own and reads until the other side has had enough, or for a moment.
-func send(ctx context.Context, address string, b []byte) error {
+// send writes bytes on a connection of their own and reads until the other side has had enough, or for a moment. What it reads must have nothing of never in it, and
+// where that is empty must be nothing at all.
+func send(ctx context.Context, address string, b []byte, never string) error {
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("the port does not take connections: %w", err)
@@ -50,8 +51,23 @@ func send(ctx context.Context, address string, b []byte) error {
 	}
 	// The other side may close at any moment; that is its answer.
 	_, _ = c.Write(b)
-	_, _ = io.Copy(io.Discard, c)
+	answer, _ := io.ReadAll(c)
+	if len(answer) > 0 && bytes.Contains(answer, []byte(never)) {
+		return fmt.Errorf("%.100q is answered %.500q", b, answer)
+	}
 	return nil
+}
+
+// granted is in the answers of a broker or a name server that has done what was asked.
+const granted = `"code":0,`
+
+// nonsense is in no answer: what a port does for anybody is no wrong answer.
+const nonsense = "\x00never\x00"
+
+// stranger is a request of somebody that the port does not know, and what no answer to it may have in it.
+type stranger struct {
+	Frame []byte
+	Never string
 }
 
 // each runs n sends, eight at a time.
@@ -77,7 +93,7 @@ func each(ctx context.Context, n int, one func(i int) error) error {
 func word(v uint32) []byte { return bigendian.BigEndian.AppendUint32(nil, v) }
 
 // attacks that any port of ours must take. whole is a request the port understands.
-func attacks(r *rand.Rand, whole []byte, strangers ...[]byte) []attack {
+func attacks(r *rand.Rand, whole []byte, strangers ...stranger) []attack {
 	deep := strings.Repeat(`{"a":[`, 20_000)
 	lengths := [][]byte{word(0), word(0xffffffff), word(0x7fffffff), word(16<<20 + 1), word(1), word(7)}
 	noise := make([][]byte, 64)
@@ -89,25 +105,25 @@ func attacks(r *rand.Rand, whole []byte, strangers ...[]byte) []attack {
 	}
 	list := []attack{
 		{"random bytes", func(ctx context.Context, a string) error {
-			return each(ctx, len(noise), func(i int) error { return send(ctx, a, noise[i]) })
+			return each(ctx, len(noise), func(i int) error { return send(ctx, a, noise[i], granted) })
 		}},
 		{"impossible lengths", func(ctx context.Context, a string) error {
 			return each(ctx, 4*len(lengths), func(i int) error {
-				return send(ctx, a, append(slices.Clone(lengths[i%len(lengths)]), "and then something"...))
+				return send(ctx, a, append(slices.Clone(lengths[i%len(lengths)]), "and then something"...), "")
 			})
 		}},
 		{"a header longer than its frame", func(ctx context.Context, a string) error {
-			return send(ctx, a, slices.Concat(word(100), word(4000), make([]byte, 200)))
+			return send(ctx, a, slices.Concat(word(100), word(4000), make([]byte, 200)), granted)
 		}},
 		{"an unknown serializer", func(ctx context.Context, a string) error {
-			return send(ctx, a, slices.Concat(word(100), word(7<<24|50), make([]byte, 200)))
+			return send(ctx, a, slices.Concat(word(100), word(7<<24|50), make([]byte, 200)), granted)
 		}},
 		{"deep JSON in the header", func(ctx context.Context, a string) error {
-			return send(ctx, a, join(deep, ""))
+			return send(ctx, a, join(deep, ""), granted)
 		}},
-		{"deep JSON in the body", func(ctx context.Context, a string) error { return send(ctx, a, frameOf(50001, 1, deep)) }},
+		{"deep JSON in the body", func(ctx context.Context, a string) error { return send(ctx, a, frameOf(50001, 1, deep), `"index":0`) }},
 		{"a request cut at each byte", func(ctx context.Context, a string) error {
-			return each(ctx, len(whole), func(i int) error { return send(ctx, a, whole[:i]) })
+			return each(ctx, len(whole), func(i int) error { return send(ctx, a, whole[:i], "") })
 		}},
 		{"2,000 slow connections", func(ctx context.Context, a string) error {
 			var conns []net.Conn
@@ -123,9 +139,20 @@ func attacks(r *rand.Rand, whole []byte, strangers ...[]byte) []attack {
 				}
 				conns = append(conns, c)
 			}
-			for k := range 20 { // a byte at a time, of half a request
+			pace := time.NewTicker(200 * time.Millisecond)
+			defer pace.Stop()
+			for k := range 20 { // four seconds, the length and the header a little at a time, and then all of the body but its last byte
+				part := whole[len(whole)*k/21 : len(whole)*(k+1)/21]
+				if k == 19 {
+					part = whole[len(whole)*k/21 : len(whole)-1]
+				}
 				for _, c := range conns {
-					_, _ = c.Write(whole[k : k+1]) // it may have been closed: its right
+					_, _ = c.Write(part) // it may have been closed: its right
+				}
+				select {
+				case <-pace.C:
+				case <-ctx.Done():
+					return ctx.Err()
 				}
 			}
 			return nil
@@ -142,8 +169,8 @@ func attacks(r *rand.Rand, whole []byte, strangers ...[]byte) []attack {
 	}
 	for _, s := range strangers {
 		list = append(list, attack{"a flood of a stranger's requests", func(ctx context.Context, a string) error {
-			flood := bytes.Repeat(s, 200)
-			return each(ctx, 64, func(int) error { return send(ctx, a, flood) })
+			flood := bytes.Repeat(s.Frame, 200)
+			return each(ctx, 64, func(int) error { return send(ctx, a, flood, s.Never) })
 		}})
 	}
 	return list
@@ -152,8 +179,8 @@ func attacks(r *rand.Rand, whole []byte, strangers ...[]byte) []attack {
 // target is what an attack is aimed at.
 type target struct {
 	Address   string
-	Whole     []byte   // a request that the port understands
-	Strangers [][]byte // requests of somebody it does not know
+	Whole     []byte // a request that the port understands
+	Strangers []stranger
 	Seed      uint64
 	No        int // of the attack; used by attackAsTold alone
 }
@@ -211,7 +238,7 @@ func pace(ctx context.Context, one func(context.Context) error, n int) (p50, p99
 
 // endure puts all attacks on a port of process p, one after the other: good, a good client of the port, is served all the while, and the process's memory
 // stays within 64 MiB of what it was.
-func endure(t *testing.T, p *harness.Process, address string, whole []byte, good func(context.Context) error, strangers ...[]byte) {
+func endure(t *testing.T, p *harness.Process, address string, whole []byte, good func(context.Context) error, strangers ...stranger) {
 	t.Helper()
 	const mib = 1 << 20
 	_, _, err := pace(within(t, limit), good, 300)
@@ -311,7 +338,7 @@ func TestHostileNetworkDisturbsNoGroup(t *testing.T) {
 	endure(t, leader.Process(), fmt.Sprintf("127.0.0.1:%d", leader.Port), whole, func(ctx context.Context) error {
 		_, err := c.Append(ctx, []byte("a good client's entry"))
 		return err
-	}, vote, push, beat)
+	}, stranger{vote, `"voteResult":"ACCEPT"`}, stranger{push, `"code":200,"count"`}, stranger{beat, `"code":200,"group"`})
 	if now, err := c.Leader(within(t, limit)); err != nil || now != leader.ID {
 		t.Errorf("%s leads (%v), want %s as before", now, err, leader.ID)
 	}
@@ -341,21 +368,8 @@ func extFrame(code int, fields map[string]string, body string) []byte {
 func TestHostileNetworkDisturbsNoBroker(t *testing.T) {
 	t.Parallel()
 	dir := scratch(t)
-	base := 0
-	must(t, harness.Until(within(t, limit), "free ports", func() bool { // the log's, the name server's, the broker's with the one two below
-		var err error
-		if base, err = harness.FreePort(); err != nil {
-			return false
-		}
-		for _, p := range []int{base + 1, base + 98, base + 100} {
-			l, err := net.Listen("tcp", fmt.Sprintf(":%d", p))
-			if err != nil {
-				return false
-			}
-			l.Close()
-		}
-		return true
-	}))
+	base, err := harness.UpPorts(1)
+	must(t, err)
 	p, err := harness.Start([]string{ours(t).Go, "up", "--dir", dir, "--port-base", fmt.Sprint(base)}, dir, dir+"/up.log", nil)
 	must(t, err)
 	t.Cleanup(p.Kill)
@@ -381,13 +395,13 @@ func TestHostileNetworkDisturbsNoBroker(t *testing.T) {
 		return sends(within(t, time.Second)) == nil && routes(within(t, time.Second)) == nil
 	}))
 	endure(t, p, names, extFrame(105, map[string]string{"topic": "nobody"}, ""), routes,
-		extFrame(103, map[string]string{"brokerName": "b", "brokerAddr": "10.0.0.1:1", "clusterName": "c", "haServerAddr": "", "brokerId": "0"}, "{}"),
-		extFrame(322, map[string]string{"brokerName": "b"}, "{}"))
+		stranger{extFrame(103, map[string]string{"brokerName": "b", "brokerAddr": "10.0.0.1:1", "clusterName": "c", "haServerAddr": "", "brokerId": "0"}, "{}"), nonsense},
+		stranger{extFrame(322, map[string]string{"brokerName": "b"}, "{}"), nonsense})
 	endure(t, p, broker, send, sends,
-		extFrame(34, nil, `{"clientID":"stranger","consumerDataSet":[{"groupName":"`+strings.Repeat("g", 300)+`"}],"producerDataSet":[]}`),
-		extFrame(11, map[string]string{"consumerGroup": "stranger", "topic": "good", "queueId": "0", "queueOffset": "999999999", "maxMsgNums": "32", "sysFlag": "6",
-			"commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "0"}, ""),
-		extFrame(10, map[string]string{"topic": "no such topic!", "queueId": "x"}, "x"))
+		stranger{extFrame(34, nil, `{"clientID":"stranger","consumerDataSet":[{"groupName":"`+strings.Repeat("g", 300)+`"}],"producerDataSet":[]}`), nonsense},
+		stranger{extFrame(11, map[string]string{"consumerGroup": "stranger", "topic": "good", "queueId": "0", "queueOffset": "999999999", "maxMsgNums": "32", "sysFlag": "6",
+			"commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "0"}, ""), granted},
+		stranger{extFrame(10, map[string]string{"topic": "no such topic!", "queueId": "x"}, "x"), granted})
 	must(t, p.Stop(20*time.Second))
 	text, err := os.ReadFile(dir + "/up.log")
 	must(t, err)

@@ -74,7 +74,7 @@ var upLine = regexp.MustCompile(`^  (n\d)  (\S+)  pid (\d+)  `)
 // up runs `dledger up --nodes 3` in dir until the test ends, and gives its nodes once there is a leader.
 func up(t *testing.T, program, dir string) []upNode {
 	t.Helper()
-	port, err := harness.FreePort()
+	port, err := harness.UpPorts(3)
 	must(t, err)
 	var mu sync.Mutex
 	var nodes []upNode

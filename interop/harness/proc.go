@@ -11,10 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -136,29 +136,58 @@ func Run(ctx context.Context, argv ...string) ([]byte, error) {
 }
 
 // ports hands out ports below the range the kernel takes for outgoing connections, so that a node that was killed can come
-// back on its own. Processes that test at the same time start at different places.
+// back on its own. No port is given twice; processes that test at the same time start at different places.
 var ports struct {
-	once sync.Once
-	next atomic.Int32
+	mu    sync.Mutex
+	next  int
+	given map[int]bool
 }
 
 const portLo, portHi = 12000, 32000
 
 // FreePort finds a port on which nobody listens.
-func FreePort() (int, error) {
-	ports.once.Do(func() { ports.next.Store(int32(os.Getpid() * 37 % (portHi - portLo))) })
-	for range portHi - portLo {
-		port := portLo + int(ports.next.Add(1))%(portHi-portLo)
+func FreePort() (int, error) { return FreePorts(0) }
+
+// FreePorts finds a base so that nobody listens on base + offset for any of the offsets.
+func FreePorts(offsets ...int) (int, error) {
+	ports.mu.Lock()
+	defer ports.mu.Unlock()
+	if ports.given == nil {
+		ports.next, ports.given = os.Getpid()*37%(portHi-portLo), map[int]bool{}
+	}
+	free := func(port int) bool {
+		if ports.given[port] {
+			return false
+		}
 		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
-		if err != nil {
+		return err == nil && l.Close() == nil
+	}
+	for range portHi - portLo {
+		ports.next++
+		base := portLo + ports.next%(portHi-portLo)
+		if slices.ContainsFunc(offsets, func(off int) bool { return !free(base + off) }) {
 			continue
 		}
-		if err := l.Close(); err != nil {
-			return 0, fmt.Errorf("give port %d back: %w", port, err)
+		for _, off := range offsets {
+			ports.given[base+off] = true
 		}
-		return port, nil
+		return base, nil
 	}
 	return 0, errors.New("no free port below the ephemeral range")
+}
+
+// UpPorts finds a port base for `dledger up` with so many nodes: a log and a name server for each, and a broker for each node and group, which listens two ports
+// below its own as well.
+func UpPorts(nodes int) (int, error) {
+	var offsets []int
+	for node := range nodes {
+		offsets = append(offsets, 10*node, 10*node+1)
+		for group := range nodes {
+			broker := 100 + 10*node + 100*group
+			offsets = append(offsets, broker-2, broker)
+		}
+	}
+	return FreePorts(offsets...)
 }
 
 // Until calls ok every few milliseconds until it is true, and fails when ctx ends first; what says what was waited for.

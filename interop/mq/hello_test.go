@@ -10,12 +10,11 @@ import (
 	"time"
 
 	"dledger/interop/harness"
-	"dledger/interop/mq/cluster"
 )
 
 // The first minute of the README: `dledger up` on an empty machine, and a message that a stock client sends and receives, with what `up` itself says to type.
 func TestFirstMessageWithinAMinute(t *testing.T) {
-	base, err := cluster.UpPort()
+	base, err := harness.UpPorts(1)
 	must(t, err)
 	began := time.Now()
 	dir := scratch(t)

@@ -196,20 +196,11 @@ func start(argv, env []string, dir, log string, line func([]byte)) (*harness.Pro
 
 // block finds n ports in a row on which nobody listens and gives the first.
 func block(n int) (int, error) {
-	first, last := 0, 0
-	for range 10 * n {
-		p, err := harness.FreePort()
-		if err != nil {
-			return 0, err
-		}
-		if p != last+1 {
-			first = p
-		}
-		if last = p; last-first == n-1 {
-			return first, nil
-		}
+	var row []int
+	for i := range n {
+		row = append(row, i)
 	}
-	return 0, fmt.Errorf("no %d free ports in a row", n)
+	return harness.FreePorts(row...)
 }
 
 // Ready waits until every name server that runs names a leader for each of groups broker groups, and those take a new topic.

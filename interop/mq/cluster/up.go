@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,15 +18,7 @@ import (
 // killed starts again by itself, with the command line it had.
 func Up(ctx context.Context, dir, program string, settings ...string) (*Cluster, error) {
 	const step, groupStep = 10, 100
-	base, err := free(func(base int) (ports []int) {
-		for node := range 3 {
-			ports = append(ports, base+step*node, base+1+step*node)
-			for group := range 3 {
-				ports = append(ports, base+groupStep+step*node+groupStep*group)
-			}
-		}
-		return ports
-	})
+	base, err := harness.UpPorts(3)
 	if err != nil {
 		return nil, err
 	}
@@ -100,34 +91,4 @@ func commandLine(pid int) ([]string, error) {
 		return nil, fmt.Errorf("command line of a node: %w", err)
 	}
 	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), nil
-}
-
-// UpPort finds a port base for `dledger up` with one node.
-func UpPort() (int, error) {
-	return free(func(base int) []int { return []int{base, base + 1, base + 98, base + 100} })
-}
-
-// free finds a port from which all others that are needed can be derived.
-func free(needed func(base int) []int) (int, error) {
-	for range 200 {
-		base, err := harness.FreePort()
-		if err != nil {
-			return 0, err
-		}
-		ok := true
-		for _, p := range needed(base) {
-			l, err := net.Listen("tcp", ":"+strconv.Itoa(p))
-			if err != nil {
-				ok = false
-				break
-			}
-			if err := l.Close(); err != nil {
-				return 0, fmt.Errorf("give port %d back: %w", p, err)
-			}
-		}
-		if ok {
-			return base, nil
-		}
-	}
-	return 0, errors.New("no free ports below the ephemeral range")
 }
