@@ -241,6 +241,9 @@ func (c *chaos) judge() {
 	}
 	acked := c.registers.Acked()
 	must(c.t, c.g.Judge(acked, last))
+	l, err := harness.ReadLog(c.g.Nodes[0].Root())
+	must(c.t, err)
+	must(c.t, c.registers.Conclude(l))
 	must(c.t, c.registers.Check(limit))
 	c.t.Logf("%d operations, %d acknowledged writes, last index %d", c.registers.Len(), len(acked), last)
 }

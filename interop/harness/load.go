@@ -230,7 +230,7 @@ func (g *Group) Judge(acked map[int64][]byte, last int64) error {
 			first = l
 			at := make(map[string]int64, len(l.Entries))
 			for _, e := range l.Entries {
-				if len(e.Body) < 24 {
+				if len(e.Body) < 24 && !bytes.HasPrefix(e.Body, []byte("register ")) {
 					continue // marks of this package, which repeat
 				}
 				if old, twice := at[string(e.Body)]; twice {

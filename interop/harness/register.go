@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,12 +22,15 @@ type Registers struct {
 	mu    sync.Mutex
 	ops   []porcupine.Operation
 	acked map[int64][]byte // index → body
+	spans map[int64]span   // index → when it was written
 	seq   int64
 }
 
+type span struct{ call, done int64 }
+
 // NewRegisters is an empty history.
 func NewRegisters() *Registers {
-	return &Registers{begun: time.Now(), acked: map[int64][]byte{}}
+	return &Registers{begun: time.Now(), acked: map[int64][]byte{}, spans: map[int64]span{}}
 }
 
 // registerOp is the input of an operation: a write of value, which is above 0, or a read.
@@ -92,6 +97,30 @@ func (r *Registers) Check(limit time.Duration) error {
 	return fmt.Errorf("the history of %d operations is not linearizable", len(r.ops))
 }
 
+// Conclude adds what a settled log says in the end of each register, as if somebody had read it: so writes are judged also where nobody reads. It fails
+// where a write that was acknowledged before another began lies behind it.
+func (r *Registers) Conclude(l *Log) error {
+	end := RegisterClient{values: map[string]int64{}}
+	for _, e := range l.Entries {
+		end.apply(e.Body)
+	}
+	now := r.now()
+	for key, v := range end.values {
+		r.add(-1, now, registerOp{key: key}, v, now+1)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	latest := int64(-1)
+	for _, index := range slices.Sorted(maps.Keys(r.spans)) {
+		s := r.spans[index]
+		if latest > s.done {
+			return fmt.Errorf("entry %d was acknowledged before one with a lower index was sent", index)
+		}
+		latest = max(latest, s.call)
+	}
+	return nil
+}
+
 func (r *Registers) now() int64 { return int64(time.Since(r.begun)) }
 
 func (r *Registers) add(client int, call int64, op registerOp, output any, done int64) {
@@ -128,9 +157,11 @@ func (w *RegisterClient) Write(ctx context.Context, leader, key string) error {
 		w.r.add(w.id, call, op, nil, int64(1<<62))
 		return err
 	}
-	w.r.add(w.id, call, op, nil, w.r.now())
+	done := w.r.now()
+	w.r.add(w.id, call, op, nil, done)
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
+	w.r.spans[a.Index] = span{call, done}
 	if old, twice := w.r.acked[a.Index]; twice {
 		return fmt.Errorf("index %d was acknowledged for %q and for %q", a.Index, old, body)
 	}
