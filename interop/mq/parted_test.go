@@ -197,6 +197,7 @@ func (f *traffic) hear(text string) {
 	switch what {
 	case "acked":
 		f.ack(at, body)
+		f.held[body] = true // how long it took is not told
 	case "got":
 		f.take(at, body)
 	case "ordered":
