@@ -55,7 +55,8 @@ type Ledger struct {
 
 	stop    chan struct{}
 	tasks   sync.WaitGroup
-	waits   waits // reads at the end of the log
+	waits   waits        // reads at the end of the log
+	reading atomic.Int64 // confirmed reads at work
 	mender  mender
 	closing atomic.Bool
 	closed  chan struct{} // closed once Close is done; a second Close waits for it
@@ -338,16 +339,16 @@ func (l *Ledger) Get(i Index) (Entry, error) {
 // ReadAt gives n bytes of the data files at a byte position, for those who keep positions instead of indexes. They may lie anywhere in
 // committed entries; they do not cross the end of a file. The bytes must not be written to.
 func (l *Ledger) ReadAt(pos int64, n int) ([]byte, error) {
-	b, err := l.store.ReadAt(pos, n)
+	end, size, err := l.store.Pos(l.Commit()) // before the bytes: what lies there now may not be what is committed there a moment later
 	if err != nil || l.stopped() {
-		return nil, l.readError(err)
-	}
-	end, size, err := l.store.Pos(l.Commit())
-	if err != nil {
 		return nil, l.readError(err)
 	}
 	if pos+int64(n) > end+int64(size) {
 		return nil, fmt.Errorf("%w: byte %d, committed are %d", ErrOutOfRange, pos+int64(n), end+int64(size))
+	}
+	b, err := l.store.ReadAt(pos, n)
+	if err != nil || l.stopped() {
+		return nil, l.readError(err)
 	}
 	return b, nil
 }

@@ -206,11 +206,27 @@ func (h handler) get(c *remoting.Conn, f *remoting.Frame) {
 				h.refuse(c, ref, wire.CodeGet, &req.Base, wire.ResultNotLeader, raft.ID(l.Leader()))
 			case req.BeginIndex > i:
 				h.refuse(c, ref, wire.CodeGet, &req.Base, wire.ResultIndexOutOfRange, raft.ID(l.Leader()))
-			default:
-				h.reply(c, ref, l, &req)
+			case !l.aside(func() { h.reply(c, ref, l, &req) }):
+				h.refuse(c, ref, wire.CodeGet, &req.Base, wire.ResultLeaderPendingFull, raft.ID(l.Leader()))
 			}
 		})
 	}
+}
+
+// asideMost bounds the reads that wait for the disk once a majority has confirmed this member.
+const asideMost = 1024
+
+// aside runs a read that the loop has found to be due; the loop itself waits for no disk. False: too many are at it.
+func (l *Ledger) aside(read func()) bool {
+	if l.reading.Add(1) > asideMost {
+		l.reading.Add(-1)
+		return false
+	}
+	l.tasks.Go(func() {
+		defer l.reading.Add(-1)
+		read()
+	})
+	return true
 }
 
 // reply reads one committed entry and answers with it.
@@ -240,7 +256,7 @@ func readResult(err error) wire.Result {
 	return wire.ResultDiskError
 }
 
-// Bounds of a batch read.
+// Bounds of batch reads.
 const (
 	getBytes   = 1 << 20
 	getWaitMax = 30 * time.Second
@@ -264,7 +280,9 @@ func (h handler) getBatch(c *remoting.Conn, f *remoting.Frame) {
 				h.batch(c, ref, l, wire.GetBatchResponse{Code: wire.ResultNotLeader})
 				return
 			}
-			h.read(c, ref, l, &req, i)
+			if !l.aside(func() { h.read(c, ref, l, &req, i) }) {
+				h.batch(c, ref, l, wire.GetBatchResponse{Code: wire.ResultLeaderPendingFull})
+			}
 		})
 	case req.From > l.Commit() && req.Wait > 0:
 		l.waits.add(min(req.Wait, getWaitMax), req.From, func() { h.read(c, ref, l, &req, l.Commit()) })

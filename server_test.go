@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"dledger/internal/remoting"
+	"dledger/internal/vfs"
 	"dledger/internal/wire"
 )
 
@@ -358,5 +359,61 @@ func TestPortAnswersOnceAllItsGroupsAreOpen(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A confirmed read of our own client that has to wait for the disk holds up its answer and nothing else: not the leadership, and not an append.
+func TestConfirmedReadWaitsForTheDiskAlone(t *testing.T) {
+	m := vfs.NewMem()
+	cfg := Config{ID: "n0", Peers: "n0-" + freeAddress(t, "127.0.0.1"), Dir: "/n0", FS: m, DataFileSize: 64 << 10, IndexFileSize: 32 * 1024}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for life := range 2 { // so that nothing is in memory
+		l, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leader(t, []*Ledger{l})
+		if life == 0 {
+			if _, err := l.Append(ctx, make([]byte, 1000)); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		reading, resume := make(chan bool, 16), make(chan bool)
+		m.SetHook(func(c vfs.Call) error {
+			if c.Op == "read" && strings.Contains(c.Name, "/data/") {
+				reading <- true
+				<-resume
+			}
+			return nil
+		})
+		cl := remoting.NewClient(remoting.ClientConfig{})
+		defer cl.Close()
+		req := wire.GetBatchRequest{Group: "default", RemoteID: l.net.self, From: 0, EntriesMax: 1, Confirmed: true}
+		answered := make(chan error, 1)
+		go func() {
+			_, err := cl.Call(ctx, l.peers[0].Address, remoting.Request{Code: wire.CodeGetBatch}, 20*time.Second, req.AppendTo(nil))
+			answered <- err
+		}()
+		select {
+		case <-reading:
+		case <-ctx.Done():
+			t.Fatal("nothing is read from the disk")
+		}
+		if _, err := l.Append(ctx, []byte("meanwhile")); err != nil {
+			t.Errorf("append while a read waits: %v", err)
+		}
+		close(resume)
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+		m.SetHook(nil)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

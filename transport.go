@@ -20,7 +20,7 @@ import (
 
 const (
 	rpcTimeout   = 3 * time.Second        // of every request between members, as in the original
-	helloTimeout = 300 * time.Millisecond // a peer that has not said by then who it is, is taken for one of the original
+	helloTimeout = 300 * time.Millisecond // a peer that has not said by then who it is, is taken for one of the original, and has twice the time when it is asked again
 	helloAgain   = 5 * time.Millisecond   // pause before a peer that says hello itself is dialled again
 	helloEvery   = time.Second            // pause before a peer that could not be told is asked again
 
@@ -62,6 +62,7 @@ type peer struct {
 	kind     peerKind
 	helloing bool
 	helloAt  time.Time
+	patience time.Duration  // how long it has to say who it is
 	queue    []raft.Message // appends that could not be sent at once
 	pumping  bool           // pump is working on a message that is no longer in queue
 	unacked  int            // bytes of entries sent and not answered
@@ -91,7 +92,7 @@ func newTransport(c *Config, peers []Peer, client *remoting.Client, store *logst
 		if p.ID == c.ID {
 			continue
 		}
-		q := &peer{t: t, id: raft.ID(p.ID), address: p.Address}
+		q := &peer{t: t, id: raft.ID(p.ID), address: p.Address, patience: helloTimeout}
 		q.cond.L = &q.mu
 		if c.PushQuota > 0 {
 			q.limit = rate.NewLimiter(rate.Limit(c.PushQuota), int(max(c.PushQuota, 2*frameBytes)))
@@ -192,7 +193,7 @@ func (p *peer) hello() {
 	p.helloing, p.helloAt = true, time.Now()
 	h := wire.EncodeJSON(&wire.Hello{Group: p.t.group, RemoteID: p.id, LocalID: p.t.self, Node: p.t.node})
 	life := p.life
-	err := p.t.client.Go(p.address, remoting.Request{Code: wire.CodeHello}, helloTimeout, func(f *remoting.Frame, err error) {
+	err := p.t.client.Go(p.address, remoting.Request{Code: wire.CodeHello}, p.patience, func(f *remoting.Frame, err error) {
 		if err != nil {
 			p.toldNothing(life, err)
 			return
@@ -219,7 +220,7 @@ func (p *peer) hello() {
 // probe learns the generation of a Java peer.
 func (p *peer) probe(life int) {
 	body := wire.AppendSnapshotProbe(nil, p.t.group, p.id, p.t.self)
-	err := p.t.client.Go(p.address, remoting.Request{Code: wire.CodeInstallSnapshot}, helloTimeout, func(f *remoting.Frame, err error) {
+	err := p.t.client.Go(p.address, remoting.Request{Code: wire.CodeInstallSnapshot}, p.helloPatience(), func(f *remoting.Frame, err error) {
 		if err != nil {
 			p.toldNothing(life, err)
 			return
@@ -239,6 +240,12 @@ func (p *peer) probe(life int) {
 	if err != nil {
 		p.toldNothing(life, err)
 	}
+}
+
+func (p *peer) helloPatience() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.patience
 }
 
 // judge tells why a node of ours cannot be in the same group; "" if it can.
@@ -281,6 +288,11 @@ func (p *peer) told(life int, kind peerKind, why string) {
 // toldNothing: the peer did not say who it is. In a group with Java nodes it may be one that answers only what it knows. One that cannot be reached
 // is none of those: it would count as willing in every pre-vote, and a member that is cut off raise its term for as long as it is.
 func (p *peer) toldNothing(life int, err error) {
+	if errors.Is(err, remoting.ErrTimeout) {
+		p.mu.Lock()
+		p.patience = min(2*p.patience, rpcTimeout)
+		p.mu.Unlock()
+	}
 	if p.t.compat != raft.CompatGo && errors.Is(err, remoting.ErrTimeout) && !errors.Is(err, remoting.ErrConnecting) {
 		p.told(life, kindSilent, "")
 		return
@@ -395,7 +407,7 @@ func (p *peer) answered(epoch, size int) {
 }
 
 // push sends a request that builds the peer's log. Entries that are in memory go at once, from the loop; what has to be read from
-// disk, or has to wait for the window, goes through pump.
+// disk, or has to wait for the window, goes through pump. So do comparisons of dialect 0.3, which carry an entry.
 func (p *peer) push(m *raft.Message) {
 	switch m.Type {
 	case raft.MsgAppend:
@@ -416,9 +428,13 @@ func (p *peer) push(m *raft.Message) {
 		p.queue = nil
 		p.epoch++
 		p.unacked = 0
+		reads := p.t.compat == raft.Compat03 || m.Type == raft.MsgReset
+		if reads {
+			p.queue = append(p.queue, *m)
+		}
 		p.cond.Signal()
 		p.mu.Unlock()
-		if p.complete(m) {
+		if !reads {
 			p.request(m, 0)
 		}
 	}
@@ -528,8 +544,14 @@ func (p *peer) pump() {
 }
 
 func (p *peer) pumpOne(m raft.Message, epoch int) {
+	if m.Type != raft.MsgAppend {
+		if p.complete(&m) && !p.stale(epoch) {
+			p.request(&m, 0)
+		}
+		return
+	}
 	for {
-		payload, last, err := p.t.store.Read(m.First, m.Last+1, frameBytes)
+		payload, last, err := p.t.store.Read(m.First, m.Last+1, p.frame())
 		if err != nil {
 			p.t.unreadable(m.First, p.id, err)
 			return
@@ -545,9 +567,8 @@ func (p *peer) pumpOne(m raft.Message, epoch int) {
 		for !p.stopped && p.epoch == epoch && p.unacked >= windowBytes {
 			p.cond.Wait()
 		}
-		stale := p.stopped || p.epoch != epoch
 		p.mu.Unlock()
-		if stale {
+		if p.stale(epoch) {
 			return
 		}
 		part := cutAppend(&m, last)
@@ -558,6 +579,13 @@ func (p *peer) pumpOne(m raft.Message, epoch int) {
 		}
 		skipAppend(&m, last)
 	}
+}
+
+// stale tells whether the core has started over with this peer, or the connection has, since epoch.
+func (p *peer) stale(epoch int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stopped || p.epoch != epoch
 }
 
 // written tells whether the entries of p are of the terms that runs names. Requests in JSON do not say what the core meant to send, so nobody else would notice.
@@ -576,6 +604,14 @@ func written(p raft.Payload, runs []raft.Run) bool {
 		}
 	}
 	return true
+}
+
+// frame bounds the entries of a request: a quarter of a second's quota, so that what waits for its turn is not taken for lost meanwhile.
+func (p *peer) frame() int {
+	if p.limit == nil {
+		return frameBytes
+	}
+	return int(min(frameBytes, max(int64(p.limit.Limit())/4, 1)))
 }
 
 // pace keeps a follower that is far behind to its quota (section 6.2, 6.3). False means that the transport is closing.

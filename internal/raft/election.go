@@ -17,11 +17,14 @@ type campaign struct {
 	next    Instant // when idle: the next attempt
 	until   Instant // when running: draw the conclusion at the latest
 	revote  Instant // ask those that were not ready once more; 0 = no
+	again   Instant // ask those once more that have not answered, or refused a pre-vote
+	pause   Instant // between two such questions
 	results []VoteResult
 	status  []Status
 	pre     bool // the running phase is the pre-vote
 	led     bool // an answer has named a leader
 	outdone int  // votes in a row that were lost to longer logs
+	late    int  // attempts in a row that ended before everybody had answered
 }
 
 type phase uint8
@@ -36,9 +39,9 @@ func (k *campaign) deadline() Instant {
 		return k.next
 	}
 	if k.revote != 0 {
-		return min(k.revote, k.until)
+		return min(k.revote, k.again, k.until)
 	}
-	return k.until
+	return min(k.again, k.until)
 }
 
 // unanswered marks a voter that has not answered yet in campaign.results.
@@ -114,7 +117,7 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 		c.endTransfer(StatusTakeLeadershipFailed)
 	}
 	c.askTerms = c.now
-	c.campaign.phase, c.campaign.outdone = idle, 0
+	c.campaign.phase, c.campaign.outdone, c.campaign.late = idle, 0, 0
 	c.heard = c.now
 	c.patience = c.baseTimeout() + time.Duration(c.draw(0, c.cfg.Heartbeat))
 	c.event(Event{Kind: EventRole})
@@ -176,7 +179,27 @@ func (c *Core) tickCandidate() {
 				c.askVote(c.peers[i].id)
 			}
 		}
+	case k.phase == asking && c.now >= k.again:
+		k.again = c.now + k.pause
+		for i, r := range k.results {
+			if r == unanswered || k.pre && r != VoteAccept {
+				c.askVote(c.peers[i].id)
+			}
+		}
 	}
+}
+
+// lateMost and longestWait bound how far the wait for answers grows.
+const (
+	lateMost    = 7
+	longestWait = Instant(10 * time.Second)
+)
+
+// stretch doubles a wait for each attempt in a row that ended before everybody had answered: an answer to an attempt that has ended does not count, so a wait that is
+// shorter than the way there and back, and what a candidate and a voter need to save a term, would never elect anybody. Who does not answer is asked again meanwhile:
+// it may have been away.
+func (k *campaign) stretch(d Instant) Instant {
+	return max(d, min(d<<min(k.late, lateMost), longestWait))
 }
 
 // startCampaign asks everybody, as a pre-vote or for real in a new term.
@@ -188,16 +211,17 @@ func (c *Core) startCampaign(pre bool) {
 	for range c.peers {
 		k.results, k.status = append(k.results, unanswered), append(k.status, StatusOK)
 	}
-	if pre {
-		k.until = c.now + Instant(min(c.cfg.VoteWait, max(c.cfg.Heartbeat/2, 20*time.Millisecond)))
-	} else {
+	wait := Instant(min(c.cfg.VoteWait, max(c.cfg.Heartbeat/2, 20*time.Millisecond)))
+	if !pre {
 		t := c.term + 1
 		if plantedTermAgain && c.vote == c.cfg.ID {
 			t = c.term
 		}
 		c.setTerm(t, c.cfg.ID)
-		k.until = c.now + c.draw(c.cfg.VoteWait, c.cfg.VoteWait+c.cfg.VoteWait/2)
+		wait = c.draw(c.cfg.VoteWait, c.cfg.VoteWait+c.cfg.VoteWait/2)
 	}
+	k.pause = wait + c.voteInterval()
+	k.until, k.again = c.now+k.stretch(wait), c.now+k.pause
 	for _, p := range c.peers {
 		c.askVote(p.id)
 	}
@@ -343,10 +367,13 @@ func (c *Core) conclude() {
 	k := &c.campaign
 	k.phase = idle
 	k.next = c.now + c.voteInterval()
-	valid, bigger, hasLeader := 1, 0, false
+	valid, bigger, open, hasLeader := 1, 0, 0, false
 	for _, r := range k.results {
 		switch r {
-		case unanswered, VoteUnknown:
+		case unanswered:
+			open++
+			continue
+		case VoteUnknown:
 			continue
 		case VoteExpiredLedgerTerm, VoteSmallLedgerEndIndex:
 			bigger++
@@ -354,6 +381,9 @@ func (c *Core) conclude() {
 			hasLeader = true
 		}
 		valid++
+	}
+	if k.late++; open == 0 {
+		k.late = 0
 	}
 	switch {
 	case hasLeader:

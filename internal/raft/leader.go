@@ -115,7 +115,7 @@ func (c *Core) becomeLeader() {
 		c.owed = -1 // what everybody lacks is gone
 	}
 	c.role, c.leader, c.led, c.lapsed = Leader, c.cfg.ID, c.cfg.ID, false
-	c.campaign.phase, c.campaign.outdone = idle, 0
+	c.campaign.phase, c.campaign.outdone, c.campaign.late = idle, 0, 0
 	if c.transfer.to != "" {
 		c.endTransfer(StatusTakeLeadershipFailed) // one of an earlier leadership
 	}
@@ -394,6 +394,9 @@ func (c *Core) probe(p *progress) {
 	}
 	if c.cfg.Compat == Compat03 && p.state != resetting && p.cmp < c.log.first {
 		p.restart(c.log.last) // the entry is not there any more, or never was
+	}
+	if p.state == truncating && p.cmp < c.log.first-1 {
+		p.restart(c.log.last) // retention has passed it, and with it the entry behind
 	}
 	if p.state == comparing {
 		if _, ok := c.log.term(p.cmp); !ok {

@@ -1,0 +1,90 @@
+package dledger_test
+
+import (
+	"testing"
+	"time"
+
+	"dledger"
+	"dledger/dledgertest"
+)
+
+// led waits for a leader as long as d.
+func led(c *dledgertest.Cluster, d time.Duration) (took time.Duration, ok bool) {
+	for begin := time.Now(); time.Since(begin) < d; time.Sleep(10 * time.Millisecond) { // virtual
+		for _, m := range c.Running() {
+			if m.IsLeader() {
+				return time.Since(begin), true
+			}
+		}
+	}
+	return d, false
+}
+
+// An answer that is longer on its way than a candidate waits at first counts for nothing; so candidates wait longer and longer.
+func TestGroupsElectOverLongLinks(t *testing.T) {
+	t.Parallel()
+	for _, compat := range []dledger.Compat{dledger.CompatGo, dledger.Compat03} {
+		for _, delay := range []time.Duration{40, 60, 100, 150} { // one way
+			delay *= time.Millisecond
+			set := func(_ string, c *dledger.Config) { c.Compat = compat }
+			dledgertest.Setup{Delay: delay, Config: set}.Run(t, 3, func(c *dledgertest.Cluster) {
+				first, ok := led(c, time.Minute)
+				if !ok {
+					t.Fatalf("compat %v, %v one way: no leader in a minute", compat, delay)
+				}
+				l := c.Leader()
+				c.Kill(l.ID)
+				again, ok := led(c, time.Minute)
+				if !ok {
+					t.Fatalf("compat %v, %v one way: no other leader in a minute", compat, delay)
+				}
+				t.Logf("compat %v, %v one way: a leader after %v, and another %v after its end", compat, delay, first, again)
+			})
+		}
+	}
+}
+
+// So it is where candidate and voter need long to save a term.
+func TestGroupsElectOnSlowDisks(t *testing.T) {
+	t.Parallel()
+	for _, took := range []time.Duration{200, 400, 800} {
+		took *= time.Millisecond
+		dledgertest.Setup{SyncTime: took}.Run(t, 3, func(c *dledgertest.Cluster) {
+			after, ok := led(c, 3*time.Minute)
+			if !ok {
+				t.Fatalf("%v a sync: no leader in three minutes", took)
+			}
+			t.Logf("%v a sync: a leader after %v", took, after)
+		})
+	}
+}
+
+// A quota that a request of usual size would use up for longer than a leader waits for its answer.
+func TestFollowerWithALowQuotaCatchesUp(t *testing.T) {
+	t.Parallel()
+	set := func(_ string, c *dledger.Config) { c.PushQuota, c.PushThrottle = 512<<10, 1<<20 }
+	dledgertest.Setup{Config: set}.Run(t, 3, func(c *dledgertest.Cluster) {
+		f := c.Followers()[0]
+		c.Kill(f.ID)
+		var last dledger.Entry
+		for range 40 << 20 / (64 << 10) { // more than is cached
+			e, err := c.Append(c.T.Context(), make([]byte, 64<<10))
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = e
+		}
+		begin := time.Now()
+		c.Start(f.ID)
+		m := c.Member(f.ID)
+		for m.Commit() < last.Index {
+			if time.Since(begin) > 5*time.Minute {
+				t.Fatalf("after five minutes it ends at %d of %d", m.Commit(), last.Index)
+			}
+			time.Sleep(time.Second)
+		}
+		if took := time.Since(begin); took < 30*time.Second {
+			t.Errorf("40 MiB at 512 KiB a second came in %v", took)
+		}
+	})
+}
