@@ -88,3 +88,33 @@ func TestFollowerWithALowQuotaCatchesUp(t *testing.T) {
 		}
 	})
 }
+
+// Two members whose disks have no free byte while they elect a leader, and one that starts on such a disk: a term is saved all the same, and nobody has to be started again.
+func TestElectionsGoOnWhileDisksAreFull(t *testing.T) {
+	t.Parallel()
+	dledgertest.Setup{Config: small}.Run(t, 3, func(c *dledgertest.Cluster) {
+		appendSome(c, 0, 10)
+		l := c.Leader()
+		for _, f := range c.Followers() {
+			c.Disk(f.ID).SetFree(0)
+		}
+		c.Kill(l.ID)
+		if _, ok := led(c, time.Minute); !ok {
+			t.Fatal("no leader in a minute")
+		}
+		again := c.Followers()[0].ID
+		c.Kill(again)
+		c.Start(again)
+		for _, id := range c.IDs() {
+			c.Disk(id).SetFree(-1)
+		}
+		c.Start(l.ID)
+		appendSome(c, 10, 20)
+		c.Agree()
+		for _, m := range c.Running() {
+			if s := mustStatus(c, m.ID); s.Err != nil {
+				t.Errorf("%s: %v", m.ID, s.Err)
+			}
+		}
+	})
+}

@@ -134,19 +134,36 @@ func (s *Store) unplace(cause error) error {
 	defer s.createMu.Unlock()
 	dataEnd := s.data.base(s.tail.last.end) + 2*s.data.size
 	indexEnd := s.index.base(int64(s.tail.last.index+1)*entry.IndexSize) + 2*s.index.size
-	dirs, err := s.dropFrom(&s.data, dataEnd)
+	err := s.dropBehind(&s.data, dataEnd)
 	if err == nil {
-		var more []string
-		more, err = s.dropFrom(&s.index, indexEnd)
-		dirs = append(dirs, more...)
-	}
-	if err == nil {
-		err = s.syncDirs(dirs)
+		err = s.dropBehind(&s.index, indexEnd)
 	}
 	if err != nil {
 		return s.fail(err)
 	}
 	return cause
+}
+
+// dropBehind removes the files of l from pos on, durably and the last one first: a crash leaves no gap between those that are there.
+func (s *Store) dropBehind(l *files, pos int64) error {
+	for {
+		s.mu.RLock()
+		off := int64(-1)
+		if n := len(l.list); n > 0 {
+			off = l.list[n-1].off
+		}
+		s.mu.RUnlock()
+		if off < pos {
+			return nil
+		}
+		dirs, err := s.dropFrom(l, off)
+		if err == nil {
+			err = s.syncDirs(dirs)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // AppendEncoded stages the entries of p from index from on, which must continue the log; those below from are skipped. p must not be written to

@@ -703,6 +703,7 @@ func (r *recovery) settle() error {
 	if unsure := !r.m.clean && (b.term > 0 || b.vote != "") && !plantedTermOfTheDead; s.term == b.term && (b.foreign || unsure) {
 		return s.SaveTerm(b.term, b.vote) // if only the process died while it saved them, they may be in the page cache alone (R6)
 	}
+	s.keepSpare()
 	return nil
 }
 

@@ -186,14 +186,27 @@ func loadBallot(fs vfs.FS, dir string, floor raft.Term, ours bool) (best ballot,
 	return best, nil
 }
 
-// SaveTerm makes term and vote durable (R6). ErrDiskFull means that they are not saved, and that the store goes on.
+// A member whose disk has no room goes on voting and following. So there is always a file whose space is taken already and that can become currterm; nobody reads it
+// under its own name.
+const (
+	spareName = termName + ".spare"
+	spareSize = 512
+)
+
+// SaveTerm makes term and vote durable (R6). ErrDiskFull means that they are not saved, and that the store goes on; that there is no room is no reason as long as
+// there is a spare file.
 func (s *Store) SaveTerm(term raft.Term, vote raft.ID) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	b := ballot{term: term, vote: vote}
+	text := ballot{term: term, vote: vote}.encode()
 	name := filepath.Join(s.cfg.Dir, termName)
-	if err := vfs.WriteAside(s.fs, name, b.encode(), !plantedTermNotSynced); err != nil {
+	err := vfs.WriteAside(s.fs, name, text, !plantedTermNotSynced)
+	if isFull(err) && s.writeSpare(name, text) == nil {
+		s.log.Warn("the disk is full; term and vote went into the spare file", "term", term, "vote", vote)
+		err = nil
+	}
+	if err != nil {
 		return s.noSpace(slotSize, err)
 	}
 	if err := s.fs.SyncDir(s.cfg.Dir); err != nil {
@@ -202,5 +215,43 @@ func (s *Store) SaveTerm(term raft.Term, vote raft.ID) error {
 	s.mu.Lock()
 	s.term, s.vote = term, vote
 	s.mu.Unlock()
+	s.keepSpare()
 	return s.fail(s.side.note(func(m *meta) { m.term = term }))
+}
+
+// writeSpare makes the spare file the file name, with text in it.
+func (s *Store) writeSpare(name string, text []byte) error {
+	spare := filepath.Join(s.cfg.Dir, spareName)
+	if len(text) > spareSize {
+		return fmt.Errorf("%d bytes do not fit into %s", len(text), spare)
+	}
+	f, err := s.fs.OpenFile(spare, os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	if _, err = f.WriteAt(text, 0); err == nil {
+		err = f.Truncate(int64(len(text)))
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return s.fs.Rename(spare, name)
+}
+
+// keepSpare makes the spare file if it is not there. Where that cannot be done it is tried again with the next term.
+func (s *Store) keepSpare() {
+	spare := filepath.Join(s.cfg.Dir, spareName)
+	if _, err := s.fs.Stat(spare); err == nil {
+		return
+	}
+	f, err := s.fs.Create(spare, spareSize)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		s.log.Warn("there is no spare file for a term that is saved while the disk is full", "error", err)
+	}
 }
