@@ -102,7 +102,7 @@ func open(cfg Config, peers []Peer) (*Ledger, error) {
 		return nil, err
 	}
 	l := &Ledger{cfg: cfg, peers: peers, store: store, server: cfg.Server, started: time.Now(), stop: make(chan struct{}), closed: make(chan struct{})}
-	l.net = newTransport(&cfg, peers, cfg.Server.client, store)
+	l.net = newTransport(&cfg, peers, cfg.Server.client, cfg.Server.control, store)
 	l.waits.l = l
 	now := l.clock()
 	in := initial(store.State())

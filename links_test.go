@@ -118,3 +118,37 @@ func TestElectionsGoOnWhileDisksAreFull(t *testing.T) {
 		}
 	})
 }
+
+// An entry that takes longer on its way than a follower waits for its leader costs no leadership.
+func TestLargeEntriesPassSlowLinks(t *testing.T) {
+	t.Parallel()
+	set := func(_ string, c *dledger.Config) { c.DataFileSize = 64 << 20 }
+	dledgertest.Setup{Config: set}.Run(t, 3, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		term, _ := l.Leading()
+		for _, a := range c.IDs() {
+			for _, b := range c.IDs() {
+				if a != b {
+					c.Limit(a, b, 4<<20)
+				}
+			}
+		}
+		for i := range 10 {
+			if _, err := l.Append(c.T.Context(), make([]byte, 4<<20-100)); err != nil {
+				t.Fatalf("entry %d of 4 MiB, at 4 MiB a second: %v", i, err)
+			}
+		}
+		var pending []*dledger.Pending
+		for range 64 { // four seconds' worth at once
+			pending = append(pending, l.Propose([][]byte{make([]byte, 64<<10)}, nil))
+		}
+		for _, p := range pending {
+			if _, err := p.Wait(c.T.Context()); err != nil {
+				t.Errorf("one of many entries: %v", err)
+			}
+		}
+		if now, leads := l.Leading(); !leads || now != term {
+			t.Errorf("led in term %d; now it is %d, leads %t", term, now, leads)
+		}
+	})
+}

@@ -30,7 +30,8 @@ type Server struct {
 	log      *slog.Logger
 	listener net.Listener
 	remote   *remoting.Server
-	client   *remoting.Client
+	client   *remoting.Client // for entries and all that a member of the group is asked about them
+	control  *remoting.Client // for votes and heartbeats, on connections of their own: they wait behind no entries
 	begin    sync.Once
 	served   sync.WaitGroup
 
@@ -61,6 +62,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	}
 	s := &Server{log: cfg.Logger, listener: ln, ledgers: map[member]*Ledger{}, routes: map[string][]*peer{}, missing: max(1, cfg.Groups)}
 	s.client = remoting.NewClient(remoting.ClientConfig{Dial: cfg.Dial, State: s.state, PauseMin: 20 * time.Millisecond, PauseMax: 200 * time.Millisecond, QueueMax: 2 * windowBytes})
+	s.control = remoting.NewClient(remoting.ClientConfig{Dial: cfg.Dial, PauseMin: 20 * time.Millisecond, PauseMax: 200 * time.Millisecond})
 	s.remote = remoting.NewServer(remoting.ServerConfig{Handler: handler{s}, AcceptError: func(err error) {
 		s.log.Warn("connections cannot be accepted for now", "address", ln.Addr().String(), "error", err)
 	}})
@@ -80,7 +82,7 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // Close closes port and connections. The ledgers that use it must be closed first.
 func (s *Server) Close() error {
-	err := errors.Join(s.remote.Close(), s.client.Close())
+	err := errors.Join(s.remote.Close(), s.client.Close(), s.control.Close())
 	s.begin.Do(func() { err = errors.Join(err, s.listener.Close()) }) // no group was ever opened
 	s.served.Wait()
 	return err

@@ -35,15 +35,17 @@ type transport struct {
 	compat raft.Compat
 	node   wire.Node
 	client *remoting.Client
-	store  *logstore.Store
-	loop   *replica.Replica
-	log    *slog.Logger
-	peers  map[raft.ID]*peer
-	quota  int64
-	lag    int64
-	ctx    context.Context
-	cancel context.CancelFunc
-	done   sync.WaitGroup
+	// control has connections of its own, for what elections and leadership live by. A megabyte of entries takes a second on a slow link.
+	control *remoting.Client
+	store   *logstore.Store
+	loop    *replica.Replica
+	log     *slog.Logger
+	peers   map[raft.ID]*peer
+	quota   int64
+	lag     int64
+	ctx     context.Context
+	cancel  context.CancelFunc
+	done    sync.WaitGroup
 }
 
 // peer is one other member.
@@ -84,8 +86,8 @@ const (
 
 func (k peerKind) String() string { return [...]string{"", "go", "java", "silent", "refused"}[k] }
 
-func newTransport(c *Config, peers []Peer, client *remoting.Client, store *logstore.Store) *transport {
-	t := &transport{self: raft.ID(c.ID), group: c.Group, compat: c.Compat, node: c.node(), client: client, store: store, log: c.Logger,
+func newTransport(c *Config, peers []Peer, client, control *remoting.Client, store *logstore.Store) *transport {
+	t := &transport{self: raft.ID(c.ID), group: c.Group, compat: c.Compat, node: c.node(), client: client, control: control, store: store, log: c.Logger,
 		peers: map[raft.ID]*peer{}, quota: c.PushQuota, lag: c.PushThrottle}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	for _, p := range peers {
@@ -132,6 +134,7 @@ func (t *transport) met(id raft.ID) {
 	defer p.mu.Unlock()
 	if p.kind == kindUnknown && !p.helloing && time.Since(p.helloAt) > helloAgain {
 		p.t.client.Retry(p.address)
+		p.t.control.Retry(p.address)
 		p.hello()
 	}
 }
@@ -371,7 +374,11 @@ func (p *peer) request(m *raft.Message, size int) {
 		}
 		p.t.loop.Deliver(a, nil)
 	}
-	if err := p.t.client.Go(p.address, remoting.Request{Code: code}, p.timeout(&req), done, pieces...); err != nil {
+	client := p.t.client
+	if !m.Type.IsPush() && m.Type != raft.MsgReset {
+		client = p.t.control
+	}
+	if err := client.Go(p.address, remoting.Request{Code: code}, p.timeout(&req), done, pieces...); err != nil {
 		p.answered(epoch, size)
 		p.failed(&req)
 	}
