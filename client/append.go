@@ -176,7 +176,7 @@ func (c *Client) abandon(ctx context.Context, k *call) error {
 	case k.over:
 		return nil
 	case k.sent:
-		return undecided(ctx.Err())
+		return undecided(ended(ctx))
 	}
 	err := c.notSent(k)
 	c.settle(k, err) // what is over leaves the line when its turn comes
@@ -186,12 +186,12 @@ func (c *Client) abandon(ctx context.Context, k *call) error {
 // notSent says why a call whose context ended is not in the log; mu is held.
 func (c *Client) notSent(k *call) error {
 	if k.err != nil {
-		return fmt.Errorf("%w: last refused: %w", k.ctx.Err(), k.err)
+		return fmt.Errorf("%w: last refused: %w", ended(k.ctx), k.err)
 	}
 	if c.leader.id == "" {
-		return c.noLeader(k.ctx.Err())
+		return c.noLeader(ended(k.ctx))
 	}
-	return fmt.Errorf("still in line: %w", k.ctx.Err())
+	return fmt.Errorf("still in line: %w", ended(k.ctx))
 }
 
 // settle makes an outcome final; mu is held.
@@ -230,7 +230,7 @@ func (c *Client) submit(ctx context.Context, calls ...*call) error {
 		select {
 		case <-room:
 		case <-ctx.Done():
-			return fmt.Errorf("too many appends on the way: %w", ctx.Err())
+			return fmt.Errorf("too many appends on the way: %w", ended(ctx))
 		}
 		c.mu.Lock()
 	}

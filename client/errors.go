@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -40,3 +41,18 @@ func refused(r wire.Result, by raft.ID) error {
 }
 
 func undecided(cause error) error { return fmt.Errorf("%w: %w", ErrUndecided, cause) }
+
+// endedError is the end of a context by a cause of its owner's: it reads as the cause and is the context's error as well.
+type endedError struct{ cause, err error }
+
+func (e *endedError) Error() string   { return e.cause.Error() }
+func (e *endedError) Unwrap() []error { return []error{e.cause, e.err} }
+
+// ended says why ctx ended.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return &endedError{cause, err}
+}

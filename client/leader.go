@@ -69,9 +69,7 @@ func (c *Client) lookup(ctx context.Context) (node, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			if err = ctx.Err(); context.Cause(ctx) != err {
-				err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
-			}
+			err = ended(ctx)
 		}
 		c.mu.Lock()
 		c.waiters--

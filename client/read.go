@@ -165,7 +165,7 @@ func (c *Client) read(ctx context.Context, from int64, limit int, wait time.Dura
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%w: last tried: %w", ctx.Err(), last)
+			return nil, fmt.Errorf("%w: last tried: %w", ended(ctx), last)
 		}
 	}
 }
@@ -227,7 +227,7 @@ func (c *Client) readSingles(ctx context.Context, l node, from int64, limit int)
 		select {
 		case a = <-got:
 		case <-ctx.Done():
-			return nil, unsure, ctx.Err()
+			return nil, unsure, ended(ctx)
 		}
 		e, v, err := c.readSingle(l, from+int64(i), &a.frame, a.err)
 		if v != taken {

@@ -35,7 +35,7 @@ func (c *Client) Metadata(ctx context.Context) (Metadata, error) {
 		select {
 		case r = <-replies:
 		case <-ctx.Done():
-			return Metadata{}, ctx.Err()
+			return Metadata{}, ended(ctx)
 		}
 		if r.err != nil {
 			failure = fmt.Errorf("%s (%s): %w", r.from.id, r.from.address, r.err)
@@ -269,7 +269,7 @@ func (c *Client) Transfer(ctx context.Context, to string) error {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return fmt.Errorf("%w: last tried: %w", ctx.Err(), err)
+			return fmt.Errorf("%w: last tried: %w", ended(ctx), err)
 		}
 	}
 }

@@ -111,92 +111,187 @@ type appended struct {
 
 // sending is an append on the way.
 type sending struct {
-	name string
+	name string // "" where err says it already
 	done chan struct{}
 	r    client.Result
 	err  error
 }
 
-// appendAll has many appends on the way and prints their outcomes in order. The first failure ends it, once what is on the way has
-// come to its end.
+// appender is what appending needs of a client.
+type appender interface {
+	Go(ctx context.Context, body []byte, done func(client.Result, error)) error
+	Close() error
+}
+
+// appending is many appends on the way, and what has come of them so far.
+type appending struct {
+	to       appender
+	patience time.Duration // how long something may wait for its acknowledgement
+	out      *bufio.Writer
+	print    *printer
+	bar      *progress
+	cancel   context.CancelCauseFunc
+	line     chan *sending // in the order of the input; closed at its end
+	late     *time.Timer
+
+	acknowledged int
+	undecided    int
+	last         string // the undecided one that was read last
+	failure      error  // the first; one that leaves an entry undecided goes before others
+}
+
+// lastMoment is how long acknowledgements that are on the way are waited for when the command is to end.
+const lastMoment = 2 * time.Second
+
+// appendAll appends what next gives and prints what is acknowledged, in order.
 func appendAll(cmd *cobra.Command, g *group, next bodies) error {
 	c, err := g.dial(client.Config{})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	ctx, cancel := context.WithCancelCause(cmd.Context())
-	defer cancel(nil)
-	idle := time.AfterFunc(g.timeout, func() { cancel(fmt.Errorf("no acknowledgement for %v", g.timeout)) })
-	defer idle.Stop()
+	out := bufio.NewWriterSize(cmd.OutOrStdout(), 64<<10)
+	a := appending{to: c, patience: g.timeout, out: out, print: newPrinter(out, g.json), bar: newProgress(cmd.ErrOrStderr())}
+	return a.run(cmd.Context(), next)
+}
 
-	line := make(chan *sending, 16<<10)
-	var sendErr error
-	go func() {
-		defer close(line)
-		for {
-			body, name, err := next()
-			if err == io.EOF {
-				return
-			}
-			if err == nil {
-				s := &sending{name: name, done: make(chan struct{})}
-				err = c.Go(ctx, body, func(r client.Result, err error) {
-					s.r, s.err = r, err
-					close(s.done)
-				})
-				if err == nil {
-					line <- s
-					continue
-				}
-				err = fmt.Errorf("%s: %w", name, err)
-			}
-			sendErr = err
+// run ends with the input, with the first failure, or with ctx, and waits for what is on the way; it does not wait for the goroutine "send"
+// while that reads.
+func (a *appending) run(ctx context.Context, next bodies) error {
+	ctx, a.cancel = context.WithCancelCause(ctx)
+	defer a.cancel(nil)
+	// Whatever is on the way then is acknowledged within a moment, or stays undecided.
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastMoment, func() { _ = a.to.Close() }) })()
+	a.line = make(chan *sending, 16<<10)
+	a.late = time.NewTimer(a.patience)
+	defer a.late.Stop()
+	go a.send(ctx, next)
+	for s := a.next(ctx); s != nil; s = a.next(ctx) {
+		a.await(ctx, s)
+		a.count(s)
+	}
+	a.bar.clear()
+	a.flush()
+	return a.outcome(context.Cause(ctx))
+}
+
+// send is a goroutine. It notes an append in line before it hands it over: what is not in line when ctx has ended is not in the log.
+func (a *appending) send(ctx context.Context, next bodies) {
+	defer close(a.line)
+	for ctx.Err() == nil {
+		body, name, err := next()
+		if err == io.EOF {
 			return
 		}
-	}()
+		s := &sending{name: name, done: make(chan struct{})}
+		if err != nil {
+			s.name = ""
+		}
+		if a.line <- s; err == nil {
+			err = a.to.Go(ctx, body, func(r client.Result, err error) {
+				s.r, s.err = r, err
+				close(s.done)
+			})
+		}
+		if err != nil {
+			s.err = err
+			close(s.done)
+			return
+		}
+	}
+}
 
-	out := bufio.NewWriterSize(cmd.OutOrStdout(), 64<<10)
-	p := newPrinter(out, g.json)
-	bar := newProgress(cmd.ErrOrStderr())
-	acknowledged := 0
-	var failure error
-	for s := range line {
-		select {
-		case <-s.done:
-		default:
-			if err := out.Flush(); err != nil && failure == nil { // somebody may wait for what is there
-				failure = err
-				cancel(err)
-			}
-			<-s.done
+// next gives the next append in line; nil at the end of the input, or when ctx has ended and the line is empty.
+func (a *appending) next(ctx context.Context) *sending {
+	select {
+	case s := <-a.line:
+		return s
+	default:
+	}
+	a.flush() // somebody may wait for what is there
+	select {
+	case s := <-a.line:
+		return s
+	case <-ctx.Done():
+	}
+	select {
+	case s := <-a.line:
+		return s
+	default:
+		return nil
+	}
+}
+
+// await waits until s is over. Its time begins here, since everything before it is over: the command does not run out of patience with its own input.
+func (a *appending) await(ctx context.Context, s *sending) {
+	select {
+	case <-s.done:
+		return
+	default:
+	}
+	a.flush()
+	a.late.Reset(a.patience)
+	select {
+	case <-s.done:
+		return
+	case <-a.late.C:
+		a.cancel(fmt.Errorf("no acknowledgement for %v", a.patience))
+	case <-ctx.Done():
+	}
+	<-s.done
+}
+
+// count takes the outcome of s. Whatever is acknowledged is printed, also behind a failure.
+func (a *appending) count(s *sending) {
+	if s.err == nil {
+		a.acknowledged++
+		if err := a.print.print(appended{s.r.Index, s.r.Pos, s.r.Term}, "index %d  pos %d  term %d\n", s.r.Index, s.r.Pos, s.r.Term); err != nil {
+			a.fail(err)
 		}
-		if s.err != nil {
-			if failure == nil || errors.Is(s.err, client.ErrUndecided) && !errors.Is(failure, client.ErrUndecided) {
-				failure = fmt.Errorf("%s: %w", s.name, s.err)
-			}
-			cancel(failure)
-			continue
+		a.bar.show(func() string { return fmt.Sprintf("%d entries appended", a.acknowledged) })
+		return
+	}
+	err := s.err
+	if s.name != "" {
+		err = fmt.Errorf("%s: %w", s.name, err)
+	}
+	if errors.Is(err, client.ErrUndecided) {
+		if a.undecided++; a.undecided == 1 {
+			a.failure = err
 		}
-		idle.Reset(g.timeout)
-		acknowledged++
-		if failure == nil {
-			if err := p.print(appended{s.r.Index, s.r.Pos, s.r.Term}, "index %d  pos %d  term %d\n", s.r.Index, s.r.Pos, s.r.Term); err != nil {
-				failure = err
-				cancel(err)
-			}
-		}
-		bar.show(func() string { return fmt.Sprintf("%d entries appended", acknowledged) })
+		a.last = s.name
 	}
-	bar.clear()
-	if err := out.Flush(); err != nil && failure == nil {
-		failure = err
+	a.fail(err)
+}
+
+func (a *appending) fail(err error) {
+	if a.failure == nil {
+		a.failure = err
 	}
-	if failure == nil {
-		failure = sendErr
+	a.cancel(a.failure)
+}
+
+func (a *appending) flush() {
+	if err := a.out.Flush(); err != nil {
+		a.fail(err)
 	}
-	if failure != nil && acknowledged > 0 {
-		return fmt.Errorf("%d entries appended, then %w", acknowledged, failure)
+}
+
+// outcome says in one line how it ended. cause is why it ended early, if it did.
+func (a *appending) outcome(cause error) error {
+	err := a.failure
+	switch {
+	case cause == nil:
+	case err == nil:
+		err = cause
+	case !errors.Is(err, cause):
+		err = fmt.Errorf("%w: %w", cause, err)
 	}
-	return failure
+	if a.undecided > 1 {
+		err = fmt.Errorf("%w; %d more are undecided, the last of them %s", err, a.undecided-1, a.last)
+	}
+	if err != nil && a.acknowledged > 0 {
+		return fmt.Errorf("%d entries appended, then %w", a.acknowledged, err)
+	}
+	return err
 }

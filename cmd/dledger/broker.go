@@ -147,9 +147,6 @@ it is, also its dashboard. For the log beneath there are dledger status, transfe
 	}
 }
 
-// errTerminated is the cause of a context that ended by SIGTERM, which asks for a stop that clients do not notice.
-var errTerminated = errors.New("terminated")
-
 // stopBrokers closes replicas side by side. After SIGTERM they take the time that their clients need; another signal ends that.
 func stopBrokers(ctx context.Context, brokers []*broker.Broker) error {
 	stop := (*broker.Broker).Close

@@ -32,7 +32,13 @@ func main() {
 	os.Exit(run(ctx, commandLine(os.Args), os.Stdin, os.Stdout, os.Stderr))
 }
 
-// signalled gives a context that ends with the first of these signals; its cause is errTerminated if that is SIGTERM. A second one ends the
+// Causes of a context that a signal ended. SIGTERM asks brokers for a stop that clients do not notice.
+var (
+	errTerminated  = errors.New("terminated by a signal")
+	errInterrupted = errors.New("interrupted")
+)
+
+// signalled gives a context that ends with the first of these signals; its cause is errTerminated if that is SIGTERM, else errInterrupted. A second one ends the
 // process the hard way.
 func signalled(which ...os.Signal) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(context.Background())
@@ -44,7 +50,7 @@ func signalled(which ...os.Signal) (context.Context, context.CancelFunc) {
 			if s == syscall.SIGTERM {
 				end(errTerminated)
 			} else {
-				end(context.Canceled)
+				end(errInterrupted)
 			}
 		case <-ctx.Done():
 		}
