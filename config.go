@@ -48,6 +48,7 @@ type Config struct {
 	ID    string // this member, for example "n0"; must not contain "-" or ";"
 	Peers string // all members, "n0-host:port;n1-host:port;…"; IPv6 addresses in brackets
 	Dir   string // base directory; this member's files are in Dir/dledger-ID
+	Bind  string // IP address of this machine to listen on; default all
 
 	Compat     Compat
 	Durability Durability
@@ -191,6 +192,8 @@ func (c *Config) check() error {
 		return bad("id", fmt.Sprintf("%q", c.ID), fmt.Sprintf("is not one of the peers %q", c.Peers))
 	case len(peers) > 9:
 		return bad("peers", len(peers), "at most 9 members")
+	case c.Bind != "" && net.ParseIP(c.Bind) == nil:
+		return bad("logBindAddress", fmt.Sprintf("%q", c.Bind), "want an IP address of this machine, or nothing for all")
 	case c.Dir == "" && !c.Memory:
 		return errors.New("dir: not given")
 	case c.DataFileSize < 256:

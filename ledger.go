@@ -77,7 +77,7 @@ func Open(cfg Config) (*Ledger, error) {
 	own := cfg.Server == nil
 	if own {
 		cfg.Server, err = Listen(ServerConfig{Address: peers[slices.IndexFunc(peers, func(p Peer) bool { return p.ID == cfg.ID })].Address,
-			Logger: cfg.Logger, Dial: cfg.Dial, Listen: cfg.Listen})
+			Bind: cfg.Bind, Logger: cfg.Logger, Dial: cfg.Dial, Listen: cfg.Listen})
 		if err != nil {
 			return nil, err
 		}

@@ -17,11 +17,12 @@ import (
 // ServerConfig of a Server. Zero values mean the defaults.
 type ServerConfig struct {
 	Address string // host:port to listen on; the port counts, see Listen
+	Bind    string // IP address to listen on; default all
 	Groups  int    // how many groups must be open before the port answers; default 1
 	Logger  *slog.Logger
 
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
-	Listen func(address string) (net.Listener, error) // default: TCP on the port of address, on all interfaces
+	Listen func(address string) (net.Listener, error) // default: TCP on the port of address, on Bind
 }
 
 // Server listens on one port for any number of groups (DLedgerRpcNettyService and DLedgerProxy in the Java original), and holds the
@@ -46,7 +47,7 @@ type member struct {
 	id    raft.ID
 }
 
-// Listen opens the port of cfg.Address on all interfaces, as the original does, and serves the groups that are opened with it. Until
+// Listen opens the port of cfg.Address, like the original on all interfaces unless cfg.Bind names one, and serves the groups that are opened with it. Until
 // cfg.Groups of them are open, connections wait: a member must not be told that it asked the wrong port.
 func Listen(cfg ServerConfig) (*Server, error) {
 	if cfg.Logger == nil {
@@ -54,7 +55,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	}
 	listen := cfg.Listen
 	if listen == nil {
-		listen = listenTCP
+		listen = func(address string) (net.Listener, error) { return listenTCP(cfg.Bind, address) }
 	}
 	ln, err := listen(cfg.Address)
 	if err != nil {
@@ -69,12 +70,12 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-func listenTCP(address string) (net.Listener, error) {
+func listenTCP(bind, address string) (net.Listener, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
-	return net.Listen("tcp", net.JoinHostPort("", port))
+	return net.Listen("tcp", net.JoinHostPort(bind, port))
 }
 
 // Addr is the address it listens on.

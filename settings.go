@@ -124,6 +124,7 @@ var settings = []Setting{
 		}
 		return nil
 	}},
+	{"logBindAddress", "IP address of this machine to listen on, instead of all", text(func(c *Config) *string { return &c.Bind })},
 	{"repairDamage", "repair damaged entries with what other members have; false: they stop the start", flag(func(c *Config) *bool { return &c.NoRepair }, false)},
 	{"scrubBytesPerSecond", "rate at which the whole log is searched for damage now and then; 0 = never", func(c *Config, v string) error {
 		err := number(func(c *Config) *int64 { return &c.ScrubRate })(c, v)

@@ -69,6 +69,7 @@ func TestEverySettingOfTheOriginalIsAccepted(t *testing.T) {
 		{"metricsPromExporterPort", "5557", nil, nil},
 		{"metricsPromExporterHost", "", nil, nil},
 		{"compat", "0.3", Compat03, func(c *Config) any { return c.Compat }},
+		{"logBindAddress", "127.0.0.1", "127.0.0.1", func(c *Config) any { return c.Bind }},
 		{"durability", "async", Async, func(c *Config) any { return c.Durability }},
 		{"maxPendingBytes", "4096", int64(4096), func(c *Config) any { return c.PendingBytes }},
 	} {
@@ -106,7 +107,7 @@ func TestUnknownSettingNamesTheNearest(t *testing.T) {
 
 func TestBadSettingsAreNamed(t *testing.T) {
 	for _, k := range []struct{ key, value string }{
-		{"compat", "0.5"}, {"compat", ""}, {"durability", "sync"}, {"storeType", "DISK"}, {"heartBeatTimeIntervalMs", "2s"}, {"heartBeatTimeIntervalMs", "-1"},
+		{"compat", "0.5"}, {"logBindAddress", "localhost"}, {"compat", ""}, {"durability", "sync"}, {"storeType", "DISK"}, {"heartBeatTimeIntervalMs", "2s"}, {"heartBeatTimeIntervalMs", "-1"},
 		{"maxHeartBeatLeak", "three"}, {"mappedFileSizeForEntryData", "1GB"}, {"enableDiskForceClean", "yes"}, {"diskSpaceRatioToForceClean", "85%"},
 		{"fileReservedHours", "99999999999999999999"}, {"fileReservedHours", "-5"}, {"maxPendingRequestsNum", "0"}, {"deleteWhen", "25"}, {"deleteWhen", "soon"},
 		{"mappedFileSizeForEntryIndex", "33"}, {"maxVoteIntervalMs", "10"}, {"diskSpaceRatioToForceClean", "0.3"}, {"diskSpaceRatioToForceClean", "NaN"}, {"selfId", "n-0"},

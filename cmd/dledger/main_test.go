@@ -250,6 +250,7 @@ func TestUsageErrorsAreOneLineThatNamesTheValue(t *testing.T) {
 		{"dump --dir . --pos 3 --index", "--pos 3"},
 		{"verify", "--dir"},
 		{"up --nodes 2", "2"},
+		{"up --dir /nowhere --port-base 31000 --set group=x", "group=x"},
 		{"up --port-base 65530 --nodes 3", "65530"},
 		{"server --set nonsense", `"nonsense"`},
 		{"server --set heartBeatTimeInterval=1", "heartBeatTimeIntervalMs"},
@@ -332,6 +333,7 @@ func TestFailuresAreOneLineAndExitCode1(t *testing.T) {
 		{args: "server -c " + bad, file: "configs:\n  - selfId: n0\n    selfId: n1", want: "selfId"},
 		{args: "server -c " + bad, file: "configs:\n  - {selfId: n0, maxPendingRequestsNum: x}", want: `"x"`},
 		{args: "server -c " + bad, file: fmt.Sprintf("configs:\n  - {peers: n0-localhost:%d, selfId: n0}\n  - {group: b, peers: n0-localhost:%d, selfId: n0}", port, port+1), want: "share one port"},
+		{args: "server -c " + bad, file: fmt.Sprintf("configs:\n  - {peers: n0-localhost:%d, selfId: n0}\n  - {group: b, peers: n0-localhost:%d, selfId: n0, logBindAddress: 127.0.0.1}", port, port), want: "logBindAddress"},
 	} {
 		t.Run(test.args+test.file, func(t *testing.T) {
 			if err := os.WriteFile(bad, []byte(test.file), 0o644); err != nil {

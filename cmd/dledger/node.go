@@ -35,14 +35,14 @@ func (u *groupUp) groups() []string {
 }
 
 func (u *groupUp) brokerAddress(node, group int) string {
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(u.brokerPort(node, group)))
+	return net.JoinHostPort(loopback, strconv.Itoa(u.brokerPort(node, group)))
 }
 
 // nameServers gives the addresses of all name servers, joined by ';'.
 func (u *groupUp) nameServers() string {
 	var all []string
 	for i := range u.ids {
-		all = append(all, net.JoinHostPort("127.0.0.1", strconv.Itoa(u.namesPort(i))))
+		all = append(all, net.JoinHostPort(loopback, strconv.Itoa(u.namesPort(i))))
 	}
 	return strings.Join(all, ";")
 }
@@ -50,7 +50,7 @@ func (u *groupUp) nameServers() string {
 // beside opens a node's name server and brokers; the result stops them, in the way that the end of ctx asks for.
 func (u *groupUp) beside(ctx context.Context, node int, server *dledger.Server, log *slog.Logger) (stop func() error, err error) {
 	id := u.ids[node]
-	names, err := namesrv.Listen(namesrv.Config{Address: ":" + strconv.Itoa(u.namesPort(node)), KVFile: filepath.Join(u.dir, "namesrv-"+id, "kvConfig.json"), Logger: log})
+	names, err := namesrv.Listen(namesrv.Config{Address: net.JoinHostPort(loopback, strconv.Itoa(u.namesPort(node))), KVFile: filepath.Join(u.dir, "namesrv-"+id, "kvConfig.json"), Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (u *groupUp) beside(ctx context.Context, node int, server *dledger.Server, 
 func (u *groupUp) openBroker(node, group int, server *dledger.Server, log *slog.Logger) (*broker.Broker, error) {
 	name, id := u.groups()[group], u.ids[node]
 	cfg := broker.NewConfig()
-	cfg.Name, cfg.IP, cfg.Port, cfg.NameServers = name, "127.0.0.1", u.brokerPort(node, group), strings.Split(u.nameServers(), ";")
+	cfg.Name, cfg.IP, cfg.Bind, cfg.Port, cfg.NameServers = name, loopback, loopback, u.brokerPort(node, group), strings.Split(u.nameServers(), ";")
 	cfg.Log = dledger.Config{Group: name, ID: id, Peers: client.FormatPeers(u.peers), Dir: filepath.Join(u.dir, name+"-"+id),
 		DataFileSize: upDataFile, IndexFileSize: upIndexFile, PreferredIDs: []string{u.ids[group]}, Server: server}
 	if err := set(&cfg.Log, u.set, log); err != nil {

@@ -240,7 +240,7 @@ func port(address string) string { return address[strings.LastIndexByte(address,
 // serve runs the nodes until ctx ends. beside, if not nil, runs what shares their port, more groups of that number, and stops it before they close.
 func serve(ctx context.Context, nodes []dledger.Config, log *slog.Logger, metrics, pprof string, more int, beside func(*dledger.Server) (stop func() error, err error)) (err error) {
 	tuneMemory()
-	address := ""
+	address, bind := "", nodes[0].Bind
 	for i := range nodes {
 		own, err := ownAddress(&nodes[i])
 		if err != nil {
@@ -249,9 +249,12 @@ func serve(ctx context.Context, nodes []dledger.Config, log *slog.Logger, metric
 		if address != "" && port(own) != port(address) {
 			return fmt.Errorf("node %s of group %s has port %s, but all nodes of one process share one port, %s", nodes[i].ID, nodes[i].Group, port(own), port(address))
 		}
+		if nodes[i].Bind != bind {
+			return fmt.Errorf("node %s of group %s has logBindAddress %q, but all nodes of one process share one port, on %q", nodes[i].ID, nodes[i].Group, nodes[i].Bind, bind)
+		}
 		address = cmp.Or(address, own)
 	}
-	server, err := dledger.Listen(dledger.ServerConfig{Address: address, Groups: len(nodes) + more, Logger: log})
+	server, err := dledger.Listen(dledger.ServerConfig{Address: address, Bind: bind, Groups: len(nodes) + more, Logger: log})
 	if err != nil {
 		return err
 	}

@@ -148,6 +148,37 @@ func TestManualListsEverySettingAndMetric(t *testing.T) {
 	}
 }
 
+// onlyHere checks that a port is open on loopback and on no other address of this machine.
+func onlyHere(t *testing.T, port int) {
+	t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := net.IPv4(127, 0, 0, 1)
+	for _, a := range append(addresses, &net.IPNet{IP: here}) {
+		ip := a.(*net.IPNet).IP
+		if ip.IsLinkLocalUnicast() {
+			continue // not without a zone
+		}
+		c, err := net.DialTCP("tcp", nil, &net.TCPAddr{IP: ip, Port: port})
+		if err == nil {
+			c.Close()
+		}
+		if (err == nil) != ip.Equal(here) {
+			t.Errorf("%v port %d: %v", ip, port, err)
+		}
+	}
+}
+
+func TestServerListensOnTheAddressItIsGiven(t *testing.T) {
+	port := freePort(t, 1, 0)
+	s := start(t, "server", "-p", fmt.Sprintf("n0-localhost:%d", port), "-s", t.TempDir(), "--set", "logBindAddress=127.0.0.1",
+		"--set", "mappedFileSizeForEntryData=1048576", "--set", "mappedFileSizeForEntryIndex=1048576")
+	s.err.wait(t, "msg=serving")
+	onlyHere(t, port)
+}
+
 func TestUpRunsOneNodeHere(t *testing.T) {
 	dir := t.TempDir()
 	base := freePort(t, 1, 0)
@@ -159,6 +190,9 @@ func TestUpRunsOneNodeHere(t *testing.T) {
 	}
 	peers := fmt.Sprintf("n0-127.0.0.1:%d", base)
 	mustRun(t, "", "append", "-p", peers)
+	for _, port := range []int{base, base + 1, base + upBrokerStep, base + upBrokerStep - 2} {
+		onlyHere(t, port)
+	}
 
 	code, _, stderr := command(t, "", args...)
 	if code != exitFailed || !strings.Contains(stderr, strconv.Itoa(base)) || strings.Count(stderr, "\n") != 1 {

@@ -34,6 +34,9 @@ type upFlags struct {
 	set                    []string
 }
 
+// loopback is where everything of `up` listens: there is no authentication, and nobody else is meant to reach it.
+const loopback = "127.0.0.1"
+
 const (
 	upPort  = 20911 // below the ports that systems give to outgoing connections
 	upStep  = 10    // between two nodes
@@ -98,6 +101,9 @@ others go on. A node that ended stays away until it is started again by hand, wi
 	return cmd
 }
 
+// upKeys are those that cannot be alike on all nodes and for all logs, or that `up` settles.
+var upKeys = []string{"group", "selfId", "peers", "storeBaseDir", "dataStorePath", "readOnlyDataStoreDirs", "logBindAddress"}
+
 // ports settles the ports that were not given, and checks that all exist.
 func (o *upFlags) ports() error {
 	if o.only != "" && (o.nodes != 3 || !slices.Contains([]string{"n0", "n1", "n2"}, o.only)) {
@@ -158,7 +164,7 @@ func newGroupUp(o *upFlags, out, stderr io.Writer) *groupUp {
 	for i := range o.nodes {
 		id := "n" + strconv.Itoa(i)
 		u.ids = append(u.ids, id)
-		u.peers[id] = net.JoinHostPort("127.0.0.1", strconv.Itoa(o.portBase+upStep*i))
+		u.peers[id] = net.JoinHostPort(loopback, strconv.Itoa(o.portBase+upStep*i))
 	}
 	return u
 }
@@ -167,6 +173,11 @@ func (u *groupUp) root(id string) string { return filepath.Join(u.dir, "dledger-
 
 // check finds out beforehand what would make the start fail.
 func (u *groupUp) check() error {
+	for _, s := range u.set {
+		if key, _, _ := strings.Cut(s, "="); slices.Contains(upKeys, strings.TrimSpace(key)) {
+			return usage("--set %s: up says itself where its nodes are and what they are called; see dledger server", s)
+		}
+	}
 	exists := func(id string) bool {
 		_, err := os.Stat(u.root(id))
 		return err == nil
@@ -187,7 +198,7 @@ func (u *groupUp) check() error {
 			needed = append(needed, strconv.Itoa(u.brokerPort(i, g)))
 		}
 		for _, port := range needed {
-			l, err := net.Listen("tcp", ":"+port)
+			l, err := net.Listen("tcp", net.JoinHostPort(loopback, port))
 			if err != nil {
 				return fmt.Errorf("port %s for %s cannot be used, is another group running? (see --port-base): %w", port, id, err)
 			}
@@ -211,7 +222,7 @@ func (u *groupUp) runHere(ctx context.Context) error {
 	}
 	log := slog.New(slog.NewTextHandler(u.err, &slog.HandlerOptions{Level: level}))
 	i := max(0, slices.Index(u.ids, u.only))
-	node := dledger.Config{Group: upGroup, ID: u.ids[i], Peers: client.FormatPeers(u.peers), Dir: u.dir, Logger: log}
+	node := dledger.Config{Group: upGroup, ID: u.ids[i], Peers: client.FormatPeers(u.peers), Dir: u.dir, Bind: loopback, Logger: log}
 	if err := set(&node, u.set, log); err != nil {
 		return err
 	}
