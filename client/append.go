@@ -456,7 +456,7 @@ func (f *flight) single(frame *remoting.Frame) {
 	}
 	v := judge(a.Code)
 	if v != taken {
-		f.conclude(v, a.LeaderID, refused(a.Code, f.to.id))
+		f.conclude(v, a.LeaderID, refused(a.Code, f.to))
 		return
 	}
 	f.calls[0].result = Result{Index: int64(a.Index), Term: int64(a.Term), Pos: a.Pos}
@@ -475,7 +475,7 @@ func (f *flight) batch(frame *remoting.Frame) {
 	}
 	v := judge(a.Code)
 	if v != taken {
-		f.conclude(v, a.LeaderID, refused(a.Code, f.to.id))
+		f.conclude(v, a.LeaderID, refused(a.Code, f.to))
 		return
 	}
 	for i, k := range f.calls {
@@ -489,11 +489,11 @@ func judge(r wire.Result) verdict {
 	switch r {
 	case wire.ResultOK:
 		return taken
-	case wire.ResultNotLeader:
+	case wire.ResultNotLeader, wire.ResultUnknownGroup, wire.ResultUnknownMember: // the latter two while the leader closes
 		return elsewhere
 	case wire.ResultLeaderPendingFull, wire.ResultLeaderNotReady, wire.ResultLeaderTransferring:
 		return later
-	case wire.ResultUnknownGroup, wire.ResultUnknownMember, wire.ResultUnexpectedArgument, wire.ResultDiskFull, wire.ResultEmptyBodies,
+	case wire.ResultUnexpectedArgument, wire.ResultDiskFull, wire.ResultEmptyBodies,
 		wire.ResultUnsupported:
 		return never
 	}

@@ -109,7 +109,7 @@ func TestNodesThatNameEachOtherAreNotAskedForEver(t *testing.T) {
 }
 
 func TestWhatWasSurelyNotTakenIsSentAgain(t *testing.T) {
-	for _, r := range []wire.Result{wire.ResultNotLeader, wire.ResultLeaderPendingFull, wire.ResultLeaderNotReady, wire.ResultLeaderTransferring} {
+	for _, r := range []wire.Result{wire.ResultNotLeader, wire.ResultUnknownGroup, wire.ResultUnknownMember, wire.ResultLeaderPendingFull, wire.ResultLeaderNotReady, wire.ResultLeaderTransferring} {
 		t.Run(r.String(), func(t *testing.T) {
 			bothKinds(t, func(t *testing.T, java bool) {
 				g := newFakeGroup(t, java, "n0", "n1", "n2")
@@ -182,7 +182,7 @@ func TestUndecidedOutcomesAreReportedAndNotRetried(t *testing.T) {
 }
 
 func TestRefusalsForGoodAreReportedAtOnce(t *testing.T) {
-	for _, r := range []wire.Result{wire.ResultUnknownGroup, wire.ResultUnknownMember, wire.ResultUnexpectedArgument, wire.ResultDiskFull} {
+	for _, r := range []wire.Result{wire.ResultUnexpectedArgument, wire.ResultDiskFull} {
 		t.Run(r.String(), func(t *testing.T) {
 			bothKinds(t, func(t *testing.T, java bool) {
 				g := newFakeGroup(t, java, "n0", "n1", "n2")

@@ -60,6 +60,8 @@ type Client struct {
 	waiters   int                // calls that wait for a leader, appends aside
 	changed   chan struct{}      // closed when the leader becomes known, or find gives up
 	trouble   error              // why the last look for a leader found none
+	met       bool               // a node has answered as a member of the group
+	unknown   error              // the last look for a leader ended with this ErrUnknownGroup
 	redirects int                // leaders taken from a refusal since the last success
 
 	// Appends, in append.go.

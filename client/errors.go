@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"dledger/internal/raft"
 	"dledger/internal/wire"
 )
 
@@ -17,6 +16,9 @@ var (
 	ErrUndecided = errors.New("outcome unknown, it may be done or may yet be done")
 	// ErrNoLeader: the context ended before any node called itself the leader. Nothing was sent.
 	ErrNoLeader = errors.New("no leader")
+	// ErrUnknownGroup: every node of the Config answers that it is no member of the group, or those that answer do so for two seconds while the
+	// others cannot be reached; and none has ever answered this client otherwise. Nothing was sent.
+	ErrUnknownGroup = errors.New("no node given is a member of it")
 	// ErrClosed: the client was closed before anything was sent.
 	ErrClosed = errors.New("client closed")
 	// ErrTooLarge: the body is larger than an entry, or what a request can carry. Nothing was sent.
@@ -29,15 +31,31 @@ var (
 
 // RefusedError is a group's own refusal. Where it comes without ErrUndecided, nothing was done.
 type RefusedError struct {
-	Code int    // as in the original's DLedgerResponseCode
-	Name string // of the code
-	Node string // the id of the node that refused
+	Code    int    // as in the original's DLedgerResponseCode
+	Name    string // of the code
+	Node    string // the id of the node that refused
+	Address string // where it was asked
 }
 
-func (e *RefusedError) Error() string { return fmt.Sprintf("%s answers %d %s", e.Node, e.Code, e.Name) }
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%s (%s) answers %d %s", e.Node, e.Address, e.Code, e.Name)
+}
 
-func refused(r wire.Result, by raft.ID) error {
-	return &RefusedError{Code: int(r), Name: r.String(), Node: string(by)}
+func refused(r wire.Result, by node) error {
+	return &RefusedError{Code: int(r), Name: r.String(), Node: string(by.id), Address: by.address}
+}
+
+// stranger tells whether err is the answer of a node that does not know the group, or itself under that id.
+func stranger(err error) bool {
+	var r *RefusedError
+	if !errors.As(err, &r) {
+		return false
+	}
+	switch wire.Result(r.Code) {
+	case wire.ResultUnknownGroup, wire.ResultUnknownMember, wire.ResultUnexpectedMember:
+		return true
+	}
+	return false
 }
 
 func undecided(cause error) error { return fmt.Errorf("%w: %w", ErrUndecided, cause) }

@@ -99,6 +99,7 @@ type fakeNode struct {
 	java     bool
 	believes string // whom it takes for the leader, if not the true one
 	silent   bool   // it never answers
+	stranger bool   // it is no member of the group
 	server   *remoting.Server
 	served   chan struct{}
 }
@@ -206,6 +207,11 @@ func (n *fakeNode) Handle(c *remoting.Conn, req *remoting.Frame) {
 	}
 	if n.java && req.Code >= wire.CodeHello && req.Code <= wire.CodeReset {
 		c.ReplyUnsupported(req)
+		return
+	}
+	if n.stranger {
+		a := wire.MetadataResponse{Base: wire.Base{Code: wire.ResultUnknownMember, Term: -1}}
+		c.Reply(ref, ok, a.AppendTo(nil))
 		return
 	}
 	switch req.Code {

@@ -32,8 +32,9 @@ type node struct {
 const (
 	findPauseMin = 10 * time.Millisecond
 	findPauseMax = 100 * time.Millisecond
-	findTimeout  = time.Second // of one question; a node that hangs must not hold up the others' answers for longer
-	redirectMax  = 3           // two nodes that take each other for the leader must not keep a client busy
+	findTimeout  = time.Second     // of one question; a node that hangs must not hold up the others' answers for longer
+	strangers    = 2 * time.Second // how long nodes that cannot be reached are waited for while all others are no members
+	redirectMax  = 3               // two nodes that take each other for the leader must not keep a client busy
 )
 
 // connection follows the state of a connection: what a node understood ends with its connection, since another kind may come back.
@@ -73,8 +74,11 @@ func (c *Client) lookup(ctx context.Context) (node, error) {
 		}
 		c.mu.Lock()
 		c.waiters--
-		if err != nil {
+		switch {
+		case err != nil:
 			err = c.noLeader(err)
+		case c.leader.id == "":
+			err = c.unknown
 		}
 		c.mu.Unlock()
 		if err != nil {
@@ -124,22 +128,42 @@ func (c *Client) startFind() {
 	if c.finding || c.closed {
 		return
 	}
-	c.finding = true
+	c.finding, c.unknown = true, nil
 	c.running.Go(c.find)
 }
 
-// find is the goroutine "find": it asks all nodes until one is the leader, or nobody wants to know any more.
+// find is the goroutine "find": it asks all nodes until one is the leader, none can ever be, or nobody wants to know any more.
 func (c *Client) find() {
 	pause := findPauseMin
+	var since time.Time // when all nodes that answer were no members first; zero = they are not
 	for {
 		leader, learnt, trouble := c.canvass()
 		c.mu.Lock()
-		c.trouble = trouble
+		c.trouble = trouble.error
+		c.met = c.met || trouble.met
+		switch {
+		case c.met || !trouble.strangers: // a member that ends is one no more for a moment
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		}
+		var ended []*call
+		if !since.IsZero() && (trouble.reached || time.Since(since) >= strangers) {
+			c.unknown = fmt.Errorf("group %q: %w: %w", c.cfg.Group, ErrUnknownGroup, trouble.error)
+			ended = slices.DeleteFunc(c.queue, func(k *call) bool { return k.over })
+			c.queue = nil
+			for _, k := range ended {
+				c.settle(k, c.unknown)
+			}
+		}
 		wanted := !c.closed && (c.waiters > 0 || len(c.queue) > 0)
-		if leader.id != "" || !wanted {
+		if leader.id != "" || c.unknown != nil || !wanted {
 			c.leader, c.redirects, c.finding = leader, 0, false
 			c.wake()
 			c.mu.Unlock()
+			for _, k := range ended {
+				k.finish()
+			}
 			c.pump()
 			return
 		}
@@ -174,8 +198,8 @@ type reply struct {
 }
 
 // canvass asks every node once. A node is the leader if it says so itself and a majority agrees, or if all that answered have done so and
-// no other that says so has a higher term or more nodes behind it. Without one, trouble says what every node said.
-func (c *Client) canvass() (leader node, learnt bool, trouble error) {
+// no other that says so has a higher term or more nodes behind it. Without one, why says what every node said.
+func (c *Client) canvass() (leader node, learnt bool, why doubt) {
 	nodes := c.nodes()
 	replies := make(chan reply, 2*len(nodes))
 	opinions := make([]opinion, len(nodes))
@@ -201,14 +225,14 @@ func (c *Client) canvass() (leader node, learnt bool, trouble error) {
 			o.metadata, o.err = r.meta, r.err
 		}
 		if l := best(opinions, len(nodes)/2+1); l != nil {
-			return l.node, false, nil
+			return l.node, false, memberFound
 		}
 	}
 	for i := range opinions {
 		learnt = c.learn(opinions[i].metadata.Peers) || learnt
 	}
 	if l := best(opinions, 1); l != nil {
-		return l.node, learnt, nil
+		return l.node, learnt, memberFound
 	}
 	return node{}, learnt, doubts(opinions)
 }
@@ -231,12 +255,12 @@ func (c *Client) nodes() []node {
 
 func (c *Client) askMetadata(o *opinion, replies chan<- reply) {
 	req := wire.MetadataRequest{Base: wire.ClientBase(c.cfg.Group, o.id)}
-	id := o.id
+	asked := o.node
 	done := func(f *remoting.Frame, err error) {
 		r := reply{from: o, err: err}
 		if err == nil {
 			if r.err = r.meta.Decode(f.Code, f.Body); r.err == nil && r.meta.Code != wire.ResultOK {
-				r.err = refused(r.meta.Code, id)
+				r.err = refused(r.meta.Code, asked)
 			}
 		}
 		replies <- r
@@ -315,12 +339,42 @@ func (c *Client) learn(peers map[string]string) (learnt bool) {
 	return learnt
 }
 
-// doubts says why no node of a round is the leader.
-func doubts(opinions []opinion) error {
+// doubt is why no node of a round is the leader.
+type doubt struct {
+	error
+	met       bool // a node answered as a member of the group
+	strangers bool // some answered that they are no members, and the others cannot be reached
+	reached   bool // everybody answered
+}
+
+// memberFound is that of a round with a leader.
+var memberFound = doubt{met: true}
+
+func doubts(opinions []opinion) doubt {
+	d := doubt{error: sayings(opinions), reached: true}
+	some, others := false, false
+	for i := range opinions {
+		switch err := opinions[i].err; {
+		case stranger(err):
+			some = true
+		case errors.Is(err, remoting.ErrUnreachable):
+			d.reached = false
+		default: // a member, or one that is silent and may be about to say so
+			others = true
+			d.met = d.met || err == nil
+		}
+	}
+	d.strangers = some && !others
+	return d
+}
+
+func sayings(opinions []opinion) error {
 	said := make([]string, 0, len(opinions))
 	for i := range opinions {
 		o := &opinions[i]
 		switch {
+		case errors.As(o.err, new(*RefusedError)):
+			said = append(said, o.err.Error())
 		case o.err != nil:
 			said = append(said, fmt.Sprintf("%s (%s): %v", o.id, o.address, o.err))
 		case o.metadata.LeaderID == "":

@@ -296,16 +296,16 @@ func (c *Client) readRefused(l node, r wire.Result, named raft.ID, index int64) 
 		return never, fmt.Errorf("%w: index %d", ErrOutOfRange, index)
 	case wire.ResultIndexBelowBegin:
 		return never, fmt.Errorf("%w: index %d", ErrCompacted, index)
-	case wire.ResultNotLeader:
+	case wire.ResultNotLeader, wire.ResultUnknownGroup, wire.ResultUnknownMember: // the latter two while the leader closes
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.follow(l, named)
-		return elsewhere, refused(r, l.id)
+		return elsewhere, refused(r, l)
 	case wire.ResultLeaderNotReady, wire.ResultLeaderTransferring, wire.ResultLeaderPendingFull, wire.ResultTimeout,
 		wire.ResultTermChanged, wire.ResultWaitQuorumAckTimeout:
-		return later, refused(r, l.id)
+		return later, refused(r, l)
 	}
-	return never, refused(r, l.id)
+	return never, refused(r, l)
 }
 
 // decodeEntries reads entries in the file encoding and checks the checksums they carry. Bodies alias p.

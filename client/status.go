@@ -147,7 +147,7 @@ func (c *Client) nodeStatus(ctx context.Context, n node) NodeStatus {
 	case err != nil:
 		s.Err = err
 	case a.Code != wire.ResultOK:
-		s.Err = refused(a.Code, n.id)
+		s.Err = refused(a.Code, n)
 	default:
 		s.fill(&a)
 		s.peers = a.Peers
@@ -189,7 +189,7 @@ func (c *Client) originalStatus(ctx context.Context, n node, s *NodeStatus) erro
 		return err
 	}
 	if a.Code != wire.ResultOK {
-		return refused(a.Code, n.id)
+		return refused(a.Code, n)
 	}
 	s.peers = a.Peers
 	c.learn(a.Peers)
@@ -305,15 +305,15 @@ func (c *Client) transfer(ctx context.Context, l node, to raft.ID) (verdict, err
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.follow(l, a.Leader)
-		return elsewhere, refused(wire.ResultOf(a.Status), l.id)
+		return elsewhere, refused(wire.ResultOf(a.Status), l)
 	case raft.StatusTransferring, raft.StatusNotReady:
-		return later, refused(wire.ResultOf(a.Status), l.id)
+		return later, refused(wire.ResultOf(a.Status), l)
 	case raft.StatusTakeLeadershipFailed, raft.StatusFallBehind:
 		// A Java 0.4 member that was told to lead falls back when a heartbeat of its leader overtakes the campaign, and a Java leader takes everyone
 		// to be behind right after its election: both pass. Ours waits itself for what passes.
 		if l.kind == kindOriginal {
-			return later, refused(wire.ResultOf(a.Status), l.id)
+			return later, refused(wire.ResultOf(a.Status), l)
 		}
 	}
-	return never, refused(wire.ResultOf(a.Status), l.id)
+	return never, refused(wire.ResultOf(a.Status), l)
 }

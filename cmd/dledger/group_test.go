@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"dledger"
 	"dledger/client"
 )
 
@@ -100,6 +101,46 @@ func TestTailFollowsTheLog(t *testing.T) {
 	}
 	if code := tail.end(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+// A tail that begins before its group waits for it, and says so; it then goes on through a time without a leader.
+func TestTailWaitsForALeader(t *testing.T) {
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t, 1, 0))
+	cfg := dledger.Config{ID: "n0", Peers: "n0-" + address, Dir: t.TempDir(), DataFileSize: 1 << 20, IndexFileSize: 1 << 20}
+	tail := start(t, "tail", "-p", cfg.Peers, "-i", "0", "--body", "--timeout", limit.String())
+	tail.err.wait(t, "waiting for a leader of group default\n")
+	for _, body := range []string{"before\n", "after\n"} {
+		l, err := dledger.Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustRun(t, "", "append", "-p", cfg.Peers, "-d", strings.TrimSpace(body))
+		tail.out.wait(t, body)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code := tail.end(t); code != 0 || strings.Count(tail.err.wait(t, ""), "\n") != 1 {
+		t.Errorf("exit code %d, said %q", code, tail.err.wait(t, ""))
+	}
+}
+
+func TestMistypedGroupIsNamed(t *testing.T) {
+	peers, _ := startGroup(t, 1)
+	for _, args := range [][]string{{"append"}, {"get"}, {"tail"}, {"tail", "-i", "0"}, {"transfer", "-t", "n1"}, {"status"}, {"bench", "log"}} {
+		code, _, stderr := command(t, "", append(args, "-g", "typo", "-p", peers)...)
+		if code != exitFailed || !strings.Contains(stderr, "typo") || strings.Count(stderr, "n0 ("+strings.TrimPrefix(peers, "n0-")+") answers 400 UNKNOWN_GROUP") != 1 || strings.Contains(stderr, "not answer") {
+			t.Errorf("%q: exit code %d, stderr %q", args, code, stderr)
+		}
+	}
+	text := ""
+	for _, p := range []string{peers, peers + ";n1-127.0.0.1:1"} {
+		_, stdout, stderr := command(t, "", "status", "-g", "typo", "-p", p)
+		text += stdout + stderr
+	}
+	if strings.Contains(text, "n0 does not answer") || !strings.Contains(text, "n1 does not answer") {
+		t.Errorf("%s", text)
 	}
 }
 

@@ -306,6 +306,7 @@ func TestFailuresAreOneLineAndExitCode1(t *testing.T) {
 		{args: "get --timeout 200ms -p " + nobody, want: "no leader"},
 		{args: "transfer -t n1 --timeout 200ms -p " + nobody, want: "n1"},
 		{args: "tail --timeout 200ms -p " + nobody, want: "no leader"},
+		{args: "tail -i 0 --timeout 200ms -p " + nobody, want: "no leader: --timeout 200ms passed: n0 (127.0.0.1:" + strconv.Itoa(port)},
 		{args: "bench log --timeout 200ms -p " + nobody, want: "no leader"},
 		{args: "bench mq --timeout 200ms -n " + nobody[3:], want: "no route for topic BenchmarkTest: " + nobody[3:]},
 		{args: "broker -c " + bad, file: "brokerName=a", want: "enableDLegerCommitLog"},

@@ -142,25 +142,38 @@ func newTail() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			if from < 0 {
-				if from, err = lastOf(cmd, &g, c, count); err != nil {
-					return err
-				}
+			if from, err = beginOf(cmd, &g, c, from, count); err != nil {
+				return err
 			}
 			return follow(cmd.Context(), c.Tail(cmd.Context(), from), bufio.NewWriterSize(cmd.OutOrStdout(), 64<<10), g.json, bodyOnly)
 		},
 	}
-	g.flags(cmd, 10*time.Second, "how long to look for the end of the log")
+	g.flags(cmd, 10*time.Second, "how long to look for a leader at the start; later it waits for one as long as it takes")
 	cmd.Flags().Int64VarP(&from, "index", "i", -1, "begin at this entry, instead of the last ones")
 	cmd.Flags().Int64VarP(&count, "count", "n", 10, "number of entries before the end to begin with")
 	cmd.Flags().BoolVarP(&bodyOnly, "body", "b", false, "print the bodies alone, a line break behind each")
 	return cmd
 }
 
-// lastOf gives the index where the last count entries begin.
-func lastOf(cmd *cobra.Command, g *group, c *client.Client, count int64) (int64, error) {
+// leaderSoon is how long a command looks for a leader before it says so.
+const leaderSoon = time.Second
+
+// beginOf waits for the leader and gives from, or if that is negative the index where the last count entries begin.
+func beginOf(cmd *cobra.Command, g *group, c *client.Client, from, count int64) (int64, error) {
 	ctx, cancel := g.context(cmd)
 	defer cancel()
+	said := make(chan struct{})
+	saying := time.AfterFunc(leaderSoon, func() {
+		defer close(said)
+		fmt.Fprintf(cmd.ErrOrStderr(), "waiting for a leader of group %s\n", g.name)
+	})
+	_, err := c.Leader(ctx)
+	if !saying.Stop() {
+		<-said // before anything else is said
+	}
+	if err != nil || from >= 0 {
+		return from, err
+	}
 	first, last, err := c.Bounds(ctx)
 	if err != nil {
 		return 0, err

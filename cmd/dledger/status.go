@@ -114,19 +114,28 @@ func leaderOf(nodes []client.NodeStatus) string {
 }
 
 func noLeader(group string, nodes []client.NodeStatus) error {
-	down := 0
-	var last error
+	var down, refuse []error
 	for _, n := range nodes {
-		if n.Err != nil {
-			down++
-			last = fmt.Errorf("%s (%s): %w", n.ID, n.Address, n.Err)
+		switch {
+		case refuses(n.Err):
+			refuse = append(refuse, n.Err)
+		case n.Err != nil:
+			down = append(down, fmt.Errorf("%s (%s): %w", n.ID, n.Address, n.Err))
 		}
 	}
 	switch {
-	case down == len(nodes):
-		return fmt.Errorf("group %s: no node answers: %w", group, last)
-	case last != nil:
-		return fmt.Errorf("group %s has no leader, %d of %d nodes do not answer: %w", group, down, len(nodes), last)
+	case len(down) == len(nodes):
+		return fmt.Errorf("group %s: no node answers: %w", group, down[0])
+	case len(down)+len(refuse) == len(nodes) && len(down) > 0:
+		return fmt.Errorf("group %s: no node is a member of it that answers: %w, %w", group, refuse[0], down[0])
+	case len(refuse) == len(nodes):
+		return fmt.Errorf("group %s: no node is a member of it: %w", group, refuse[0])
+	case len(refuse) > 0 && len(down) > 0:
+		return fmt.Errorf("group %s has no leader, %d of %d nodes refuse and %d do not answer: %w, %w", group, len(refuse), len(nodes), len(down), refuse[0], down[0])
+	case len(refuse) > 0:
+		return fmt.Errorf("group %s has no leader, %d of %d nodes refuse: %w", group, len(refuse), len(nodes), refuse[0])
+	case len(down) > 0:
+		return fmt.Errorf("group %s has no leader, %d of %d nodes do not answer: %w", group, len(down), len(nodes), down[0])
 	}
 	return fmt.Errorf("group %s has no leader", group)
 }
@@ -179,7 +188,10 @@ func statusText(group string, nodes []client.NodeStatus) string {
 	}
 	w.Flush() // into memory: it cannot fail
 	for _, n := range nodes {
-		if n.Err != nil {
+		switch {
+		case refuses(n.Err):
+			fmt.Fprintf(&b, "%v\n", n.Err)
+		case n.Err != nil:
 			fmt.Fprintf(&b, "%s does not answer: %v\n", n.ID, n.Err)
 		}
 		if n.Failure != "" {
@@ -231,9 +243,11 @@ func orDash(s string) string {
 	return s
 }
 
+// refuses tells whether err is a node's own answer.
+func refuses(err error) bool { return errors.As(err, new(*client.RefusedError)) }
+
 func unreachable(err error) string {
-	var refused *client.RefusedError
-	if errors.As(err, &refused) {
+	if refuses(err) {
 		return "refuses"
 	}
 	return "unreachable"
