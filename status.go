@@ -25,10 +25,11 @@ type Status struct {
 	Pending      int   // appends that wait for their acknowledgement
 	Abstaining   bool  // the log lost its tail, or the disk is new: no vote and no candidacy until it has caught up
 	Transferring bool
-	Damaged      []Damage     // committed entries that are damaged on this member's disk
-	Scrub        Scrub        // the search for damage
-	Peers        []PeerStatus // on the leader: one for each other member
-	Err          error        // why this member stopped taking part; nil while it does
+	Damaged      []Damage          // committed entries that are damaged on this member's disk
+	Scrub        Scrub             // the search for damage
+	Peers        []PeerStatus      // on the leader: one for each other member
+	Refused      map[string]string // by id: members that this one takes for none of its group, and why
+	Err          error             // why this member stopped taking part; nil while it does
 }
 
 // Damage is a stretch of damaged entries.
@@ -71,6 +72,7 @@ func (l *Ledger) statusOf(s replica.Snapshot) Status {
 		out.Damaged = append(out.Damaged, Damage{First: d.First, Last: d.Last, Bytes: d.Bytes})
 	}
 	out.Scrub = Scrub(l.store.Scrubbing())
+	out.Refused = l.net.refused()
 	for _, p := range s.Peers {
 		kind, why := l.net.kindOf(p.ID)
 		out.Peers = append(out.Peers, PeerStatus{ID: string(p.ID), State: p.State, Kind: kind, Refused: why, Match: p.Match, Inflight: p.Inflight, Idle: time.Duration(s.Now - p.Heard)})
@@ -93,7 +95,13 @@ func (l *Ledger) statusResponse(s Status) *wire.StatusResponse {
 		a.ScrubbedMs = s.Scrub.Last.UnixMilli()
 	}
 	for _, p := range s.Peers {
-		a.Progress = append(a.Progress, wire.Progress{ID: raft.ID(p.ID), State: p.State, Match: p.Match, IdleMs: p.Idle.Milliseconds(), Kind: p.Kind})
+		a.Progress = append(a.Progress, wire.Progress{ID: raft.ID(p.ID), State: p.State, Match: p.Match, IdleMs: p.Idle.Milliseconds(), Kind: p.Kind, Refused: p.Refused})
+	}
+	for id, why := range s.Refused {
+		if a.Refused == nil {
+			a.Refused = make(map[raft.ID]string)
+		}
+		a.Refused[raft.ID(id)] = why
 	}
 	if s.Err != nil {
 		a.Error = s.Err.Error()

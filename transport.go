@@ -644,3 +644,21 @@ func (t *transport) kindOf(id raft.ID) (kind, why string) {
 	defer p.mu.Unlock()
 	return p.kind.String(), p.mismatch
 }
+
+// refused gives the peers that cannot be members, and why; nil if all can be.
+func (t *transport) refused() map[string]string {
+	var all map[string]string
+	for id, p := range t.peers {
+		p.mu.Lock()
+		why := p.mismatch
+		p.mu.Unlock()
+		if why == "" {
+			continue
+		}
+		if all == nil {
+			all = make(map[string]string)
+		}
+		all[string(id)] = why
+	}
+	return all
+}

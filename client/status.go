@@ -70,25 +70,27 @@ type NodeStatus struct {
 	Uptime      time.Duration
 	Compat      string
 	Durability  string
-	Failure     string     // why the node no longer takes part
-	Abstains    bool       // it does not vote until it has caught up
-	Damaged     []Damage   // committed entries that are damaged on its disk
-	Repaired    int64      // entries it has repaired since its start
-	ScrubDone   int64      // bytes, of the search for damage that runs
-	ScrubTotal  int64      // 0 = none runs
-	Scrubbed    time.Time  // end of the last full search; zero = there was none
-	Progress    []Progress // what a leader knows of the others
+	Failure     string            // why the node no longer takes part
+	Abstains    bool              // it does not vote until it has caught up
+	Damaged     []Damage          // committed entries that are damaged on its disk
+	Repaired    int64             // entries it has repaired since its start
+	ScrubDone   int64             // bytes, of the search for damage that runs
+	ScrubTotal  int64             // 0 = none runs
+	Scrubbed    time.Time         // end of the last full search; zero = there was none
+	Progress    []Progress        // what a leader knows of the others
+	Refused     map[string]string // by id: nodes that this one takes for no members of its group, and why
 
 	peers map[string]string // whom the node takes for members
 }
 
 // Progress is what a leader knows of another node.
 type Progress struct {
-	ID    string
-	State string        // compare, truncate, reset or append
-	Match int64         // it holds the entries up to here
-	Idle  time.Duration // since its last answer; -1 = none yet
-	Kind  string        // go, java, silent or refused
+	ID      string
+	State   string        // compare, truncate, reset or append
+	Match   int64         // it holds the entries up to here
+	Idle    time.Duration // since its last answer; -1 = none yet
+	Kind    string        // go, java, silent or refused
+	Refused string        // why it is refused
 }
 
 // Java is the Product of nodes of the original.
@@ -176,7 +178,13 @@ func (s *NodeStatus) fill(a *wire.StatusResponse) {
 		if p.IdleMs < 0 {
 			idle = -1
 		}
-		s.Progress = append(s.Progress, Progress{ID: string(p.ID), State: p.State, Match: int64(p.Match), Idle: idle, Kind: p.Kind})
+		s.Progress = append(s.Progress, Progress{ID: string(p.ID), State: p.State, Match: int64(p.Match), Idle: idle, Kind: p.Kind, Refused: p.Refused})
+	}
+	for id, why := range a.Refused {
+		if s.Refused == nil {
+			s.Refused = make(map[string]string)
+		}
+		s.Refused[string(id)] = why
 	}
 }
 

@@ -168,6 +168,35 @@ func TestStatusShowsEveryNode(t *testing.T) {
 	}
 }
 
+// A node that is set to something else is refused by the others and refuses them; status says what to change, with a leader and without one.
+func TestStatusSaysWhyANodeIsRefused(t *testing.T) {
+	port := freePort(t, 2, 1)
+	peers := fmt.Sprintf("n0-127.0.0.1:%d;n1-127.0.0.1:%d", port, port+1)
+	dir := t.TempDir()
+	for id, compat := range map[string]dledger.Compat{"n0": dledger.CompatGo, "n1": dledger.Compat04} {
+		l, err := dledger.Open(dledger.Config{ID: id, Peers: peers, Dir: dir, Compat: compat, DataFileSize: 1 << 20, IndexFileSize: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+	}
+	const why = "it is set to compat: 0.4, this member to compat: go; they must be alike"
+	for end := time.Now().Add(limit); ; {
+		_, text, _ := command(t, "", "status", "-p", peers)
+		_, lines, _ := command(t, "", "status", "-p", peers, "--json")
+		if strings.Contains(text, "n0 refuses n1: "+why+"\n") && decode[groupState](t, lines)[0].Nodes[0].Refused["n1"] == why {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s%s", text, lines)
+		}
+	}
+	led := statusText("g", []client.NodeStatus{{ID: "n0", Progress: []client.Progress{{ID: "n1", State: "compare", Match: -1, Kind: "refused", Refused: why}}, Refused: map[string]string{"n1": why}}})
+	if !strings.Contains(led, "n1 holds entries up to -1 (compare, refused)\nn0 refuses n1: "+why+"\n") {
+		t.Error(led)
+	}
+}
+
 func TestTransferHandsLeadershipOver(t *testing.T) {
 	peers, _ := startGroup(t, 3)
 	for _, to := range []string{"n2", "n0", "n1"} {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,36 +17,38 @@ import (
 
 // nodeState is a node's state as `status --json` prints it. What the node did not tell is left out.
 type nodeState struct {
-	ID         string         `json:"id"`
-	Address    string         `json:"address"`
-	Error      string         `json:"error,omitempty"`
-	Product    string         `json:"product,omitempty"`
-	Version    string         `json:"version,omitempty"`
-	Role       string         `json:"role,omitempty"`
-	Term       *int64         `json:"term,omitempty"`
-	Leader     string         `json:"leader,omitempty"`
-	Begin      *int64         `json:"begin,omitempty"`
-	End        *int64         `json:"end,omitempty"`
-	Commit     *int64         `json:"commit,omitempty"`
-	Durable    *int64         `json:"durable,omitempty"`
-	Pending    int            `json:"pending,omitempty"`
-	UptimeMs   int64          `json:"uptimeMs,omitempty"`
-	Compat     string         `json:"compat,omitempty"`
-	Durability string         `json:"durability,omitempty"`
-	Failure    string         `json:"failure,omitempty"`
-	Abstains   bool           `json:"abstains,omitempty"`
-	Damaged    []damageJSON   `json:"damaged,omitempty"`
-	Repaired   int64          `json:"repaired,omitempty"`
-	Scrub      *scrubJSON     `json:"scrub,omitempty"`
-	Progress   []progressJSON `json:"progress,omitempty"`
+	ID         string            `json:"id"`
+	Address    string            `json:"address"`
+	Error      string            `json:"error,omitempty"`
+	Product    string            `json:"product,omitempty"`
+	Version    string            `json:"version,omitempty"`
+	Role       string            `json:"role,omitempty"`
+	Term       *int64            `json:"term,omitempty"`
+	Leader     string            `json:"leader,omitempty"`
+	Begin      *int64            `json:"begin,omitempty"`
+	End        *int64            `json:"end,omitempty"`
+	Commit     *int64            `json:"commit,omitempty"`
+	Durable    *int64            `json:"durable,omitempty"`
+	Pending    int               `json:"pending,omitempty"`
+	UptimeMs   int64             `json:"uptimeMs,omitempty"`
+	Compat     string            `json:"compat,omitempty"`
+	Durability string            `json:"durability,omitempty"`
+	Failure    string            `json:"failure,omitempty"`
+	Abstains   bool              `json:"abstains,omitempty"`
+	Damaged    []damageJSON      `json:"damaged,omitempty"`
+	Repaired   int64             `json:"repaired,omitempty"`
+	Scrub      *scrubJSON        `json:"scrub,omitempty"`
+	Progress   []progressJSON    `json:"progress,omitempty"`
+	Refused    map[string]string `json:"refused,omitempty"` // by id, and why
 }
 
 type progressJSON struct {
-	ID     string `json:"id"`
-	State  string `json:"state"`
-	Match  int64  `json:"match"`
-	IdleMs int64  `json:"idleMs"`
-	Kind   string `json:"kind,omitempty"`
+	ID      string `json:"id"`
+	State   string `json:"state"`
+	Match   int64  `json:"match"`
+	IdleMs  int64  `json:"idleMs"`
+	Kind    string `json:"kind,omitempty"`
+	Refused string `json:"refused,omitempty"`
 }
 
 type damageJSON struct {
@@ -144,7 +148,7 @@ func stateOf(group, leader string, nodes []client.NodeStatus) groupState {
 	s := groupState{Group: group, Leader: leader, Nodes: make([]nodeState, 0, len(nodes))}
 	for _, n := range nodes {
 		j := nodeState{ID: n.ID, Address: n.Address, Product: n.Product, Version: n.Version, Role: n.Role, Leader: n.Leader, Pending: n.Pending,
-			UptimeMs: n.Uptime.Milliseconds(), Compat: n.Compat, Durability: n.Durability, Failure: n.Failure, Abstains: n.Abstains}
+			UptimeMs: n.Uptime.Milliseconds(), Compat: n.Compat, Durability: n.Durability, Failure: n.Failure, Abstains: n.Abstains, Refused: n.Refused}
 		if n.Err != nil {
 			j.Error = n.Err.Error()
 		} else {
@@ -164,7 +168,7 @@ func stateOf(group, leader string, nodes []client.NodeStatus) groupState {
 			}
 		}
 		for _, p := range n.Progress {
-			j.Progress = append(j.Progress, progressJSON{ID: p.ID, State: p.State, Match: p.Match, IdleMs: p.Idle.Milliseconds(), Kind: p.Kind})
+			j.Progress = append(j.Progress, progressJSON{ID: p.ID, State: p.State, Match: p.Match, IdleMs: p.Idle.Milliseconds(), Kind: p.Kind, Refused: p.Refused})
 		}
 		s.Nodes = append(s.Nodes, j)
 	}
@@ -210,6 +214,9 @@ func statusText(group string, nodes []client.NodeStatus) string {
 				fmt.Fprintf(&b, ", silent for %v", p.Idle.Round(time.Second))
 			}
 			fmt.Fprintln(&b, ")")
+		}
+		for _, id := range slices.Sorted(maps.Keys(n.Refused)) {
+			fmt.Fprintf(&b, "%s refuses %s: %s\n", n.ID, id, n.Refused[id])
 		}
 	}
 	lines := strings.Split(b.String(), "\n")

@@ -44,23 +44,24 @@ type StatusRequest struct {
 
 // StatusResponse answers STATUS. Indexes are -1 where there is none.
 type StatusResponse struct {
-	Code     Result            `json:"code"`
-	Group    string            `json:"group"`
-	ID       raft.ID           `json:"id"`
-	Role     string            `json:"role"`
-	Term     raft.Term         `json:"term"`
-	LeaderID raft.ID           `json:"leaderId,omitempty"`
-	First    raft.Index        `json:"firstIndex"`
-	Last     raft.Index        `json:"lastIndex"`
-	Durable  raft.Index        `json:"durableIndex"`
-	Commit   raft.Index        `json:"commitIndex"`
-	Applied  raft.Index        `json:"appliedIndex"`
-	Pending  int               `json:"pending"` // appends that wait for their acknowledgement
-	UptimeMs int64             `json:"uptimeMs"`
-	Peers    map[string]string `json:"peers,omitempty"`    // id → "host:port"
-	Progress []Progress        `json:"progress,omitempty"` // on a leader: one for each other member
-	Error    string            `json:"error,omitempty"`    // why the replica has stopped
-	Abstains bool              `json:"abstains,omitempty"` // it does not vote until it has caught up
+	Code     Result             `json:"code"`
+	Group    string             `json:"group"`
+	ID       raft.ID            `json:"id"`
+	Role     string             `json:"role"`
+	Term     raft.Term          `json:"term"`
+	LeaderID raft.ID            `json:"leaderId,omitempty"`
+	First    raft.Index         `json:"firstIndex"`
+	Last     raft.Index         `json:"lastIndex"`
+	Durable  raft.Index         `json:"durableIndex"`
+	Commit   raft.Index         `json:"commitIndex"`
+	Applied  raft.Index         `json:"appliedIndex"`
+	Pending  int                `json:"pending"` // appends that wait for their acknowledgement
+	UptimeMs int64              `json:"uptimeMs"`
+	Peers    map[string]string  `json:"peers,omitempty"`    // id → "host:port"
+	Progress []Progress         `json:"progress,omitempty"` // on a leader: one for each other member
+	Refused  map[raft.ID]string `json:"refused,omitempty"`  // whom this node takes for no member of its group, and why
+	Error    string             `json:"error,omitempty"`    // why the replica has stopped
+	Abstains bool               `json:"abstains,omitempty"` // it does not vote until it has caught up
 	Node
 	Durability string `json:"durability,omitempty"`
 
@@ -80,11 +81,12 @@ type Damage struct {
 
 // Progress is what a leader knows of one follower.
 type Progress struct {
-	ID     raft.ID    `json:"id"`
-	State  string     `json:"state"`
-	Match  raft.Index `json:"matchIndex"`
-	IdleMs int64      `json:"idleMs"` // since its last answer; -1 = none yet
-	Kind   string     `json:"kind,omitempty"`
+	ID      raft.ID    `json:"id"`
+	State   string     `json:"state"`
+	Match   raft.Index `json:"matchIndex"`
+	IdleMs  int64      `json:"idleMs"` // since its last answer; -1 = none yet
+	Kind    string     `json:"kind,omitempty"`
+	Refused string     `json:"refused,omitempty"` // why Kind is refused
 }
 
 // EncodeJSON writes one of this file's structs.
