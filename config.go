@@ -41,6 +41,12 @@ const (
 
 func (d Durability) String() string { return [...]string{"group", "async"}[d] }
 
+// Sizes of files where Config has none.
+const (
+	DefaultDataFileSize  = 1 << 30
+	DefaultIndexFileSize = 32 * 5 * 1024 * 1024
+)
+
 // Config describes one member of one group. Group, ID, Peers and Dir are needed; every other zero value means the default,
 // which for timers depends on Compat. Settings can also be given by the original's names, see Set.
 type Config struct {
@@ -145,8 +151,8 @@ func (c Config) withDefaults() Config {
 		return ours
 	}
 	or(&c.Group, "default")
-	or(&c.DataFileSize, 1<<30)
-	or(&c.IndexFileSize, 32*5*1024*1024)
+	or(&c.DataFileSize, DefaultDataFileSize)
+	or(&c.IndexFileSize, DefaultIndexFileSize)
 	or(&c.ReservedHours, 72)
 	or(&c.DeleteWhen, "04")
 	or(&c.DiskCheckRatio, 0.70)

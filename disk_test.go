@@ -37,6 +37,9 @@ func TestFullDiskIsNamedAndRecoversWithoutRestart(t *testing.T) {
 				if _, err := l.Append(c.T.Context(), body(full)); !errors.Is(err, dledger.ErrDiskFull) {
 					c.T.Errorf("append to the full disk: %v, want ErrDiskFull", err)
 				}
+				if s, err := l.Status(c.T.Context()); err != nil || !s.DiskFull {
+					c.T.Errorf("status %+v, %v, want a full disk", s, err)
+				}
 				if c.Leader() != l {
 					c.T.Error("a full disk costs the leadership")
 				}

@@ -25,6 +25,7 @@ type Status struct {
 	Pending      int   // appends that wait for their acknowledgement
 	Abstaining   bool  // the log lost its tail, or the disk is new: no vote and no candidacy until it has caught up
 	Transferring bool
+	DiskFull     bool              // it takes no more entries until there is space
 	Damaged      []Damage          // committed entries that are damaged on this member's disk
 	Scrub        Scrub             // the search for damage
 	Peers        []PeerStatus      // on the leader: one for each other member
@@ -71,6 +72,7 @@ func (l *Ledger) statusOf(s replica.Snapshot) Status {
 	for _, d := range l.store.Damaged() {
 		out.Damaged = append(out.Damaged, Damage{First: d.First, Last: d.Last, Bytes: d.Bytes})
 	}
+	out.DiskFull = l.store.Full()
 	out.Scrub = Scrub(l.store.Scrubbing())
 	out.Refused = l.net.refused()
 	for _, p := range s.Peers {
@@ -83,7 +85,7 @@ func (l *Ledger) statusOf(s replica.Snapshot) Status {
 func (l *Ledger) statusResponse(s Status) *wire.StatusResponse {
 	a := &wire.StatusResponse{Code: wire.ResultOK, Group: s.Group, ID: raft.ID(s.ID), Role: s.Role, Term: s.Term, LeaderID: raft.ID(s.Leader), First: s.First, Last: s.Last,
 		Durable: s.Durable, Commit: s.Commit, Applied: s.Commit, Pending: s.Pending, UptimeMs: time.Since(l.started).Milliseconds(), Peers: l.addresses(), Node: l.cfg.node(),
-		Durability: l.cfg.Durability.String(), Abstains: s.Abstaining}
+		Durability: l.cfg.Durability.String(), Abstains: s.Abstaining, DiskFull: s.DiskFull}
 	for _, d := range s.Damaged {
 		a.Damaged = append(a.Damaged, wire.Damage{First: d.First, Last: d.Last, Bytes: d.Bytes})
 	}

@@ -72,6 +72,7 @@ type NodeStatus struct {
 	Durability  string
 	Failure     string            // why the node no longer takes part
 	Abstains    bool              // it does not vote until it has caught up
+	DiskFull    bool              // it takes no more entries until there is space
 	Damaged     []Damage          // committed entries that are damaged on its disk
 	Repaired    int64             // entries it has repaired since its start
 	ScrubDone   int64             // bytes, of the search for damage that runs
@@ -166,6 +167,7 @@ func (s *NodeStatus) fill(a *wire.StatusResponse) {
 	s.Role, s.Term, s.Leader = a.Role, int64(a.Term), string(a.LeaderID)
 	s.Begin, s.End, s.Commit, s.Durable, s.Applied = int64(a.First), int64(a.Last), int64(a.Commit), int64(a.Durable), int64(a.Applied)
 	s.Pending, s.Uptime, s.Failure = a.Pending, time.Duration(a.UptimeMs)*time.Millisecond, a.Error
+	s.DiskFull = a.DiskFull
 	s.Abstains, s.Repaired, s.ScrubDone, s.ScrubTotal = a.Abstains, a.Repaired, a.ScrubDone, a.ScrubTotal
 	if a.ScrubbedMs > 0 {
 		s.Scrubbed = time.UnixMilli(a.ScrubbedMs)

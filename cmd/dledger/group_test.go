@@ -12,6 +12,7 @@ import (
 
 	"dledger"
 	"dledger/client"
+	"dledger/internal/vfs"
 )
 
 func TestAppendPrintsWhereEntriesLie(t *testing.T) {
@@ -194,6 +195,37 @@ func TestStatusSaysWhyANodeIsRefused(t *testing.T) {
 	led := statusText("g", []client.NodeStatus{{ID: "n0", Progress: []client.Progress{{ID: "n1", State: "compare", Match: -1, Kind: "refused", Refused: why}}, Refused: map[string]string{"n1": why}}})
 	if !strings.Contains(led, "n1 holds entries up to -1 (compare, refused)\nn0 refuses n1: "+why+"\n") {
 		t.Error(led)
+	}
+}
+
+func TestStatusAndMetricsShowAFullDisk(t *testing.T) {
+	disk := vfs.NewMem()
+	peers := fmt.Sprintf("n0-127.0.0.1:%d", freePort(t, 1, 0))
+	l, err := dledger.Open(dledger.Config{ID: "n0", Peers: peers, Dir: "/data", FS: disk, DataFileSize: 1 << 20, IndexFileSize: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	mustRun(t, "", "append", "-p", peers)
+	if text := mustRun(t, "", "status", "-p", peers); strings.Contains(text, "disk full") {
+		t.Error(text)
+	}
+	disk.SetSpace(&vfs.Space{Total: 100, Free: 1})
+	for end := time.Now().Add(limit); !strings.Contains(mustRun(t, "", "status", "-p", peers), "n0 takes no entries: disk full\n"); {
+		if time.Now().After(end) {
+			t.Fatal(mustRun(t, "", "status", "-p", peers))
+		}
+	}
+	if s := decode[groupState](t, mustRun(t, "", "status", "-p", peers, "--json"))[0]; !s.Nodes[0].DiskFull {
+		t.Errorf("%+v", s)
+	}
+	status, err := l.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(metrics, func(m metric) bool { return m.name == "dledger_disk_full" })
+	if i < 0 || metrics[i].get(nil, &status) != 1 {
+		t.Error("the metric dledger_disk_full is not 1")
 	}
 }
 

@@ -48,6 +48,7 @@ var metrics = []metric{
 	{"dledger_durable_index", gauge, "Last entry that the node's own sync has covered.", func(_ *dledger.Stats, s *dledger.Status) float64 { return float64(s.Durable) }},
 	{"dledger_pending_appends", gauge, "Appends that wait for their acknowledgement.", func(_ *dledger.Stats, s *dledger.Status) float64 { return float64(s.Pending) }},
 	{"dledger_abstaining", gauge, "1 while the node does not vote, since it may lack what others count on it for.", func(_ *dledger.Stats, s *dledger.Status) float64 { return truth(s.Abstaining) }},
+	{"dledger_disk_full", gauge, "1 while the node takes no entries, since its disk is full.", func(_ *dledger.Stats, s *dledger.Status) float64 { return truth(s.DiskFull) }},
 	{"dledger_proposed_entries_total", counter, "Entries accepted as leader.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Proposed) }},
 	{"dledger_committed_entries_total", counter, "By how much the commit index has risen.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Committed) }},
 	{"dledger_elections_total", counter, "Times the node became leader.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Elections) }},

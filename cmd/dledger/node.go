@@ -38,6 +38,8 @@ func (u *groupUp) brokerAddress(node, group int) string {
 	return net.JoinHostPort(loopback, strconv.Itoa(u.brokerPort(node, group)))
 }
 
+func (u *groupUp) brokerDir(name, id string) string { return filepath.Join(u.dir, name+"-"+id) }
+
 // nameServers gives the addresses of all name servers, joined by ';'.
 func (u *groupUp) nameServers() string {
 	var all []string
@@ -73,7 +75,7 @@ func (u *groupUp) openBroker(node, group int, server *dledger.Server, log *slog.
 	name, id := u.groups()[group], u.ids[node]
 	cfg := broker.NewConfig()
 	cfg.Name, cfg.IP, cfg.Bind, cfg.Port, cfg.NameServers = name, loopback, loopback, u.brokerPort(node, group), strings.Split(u.nameServers(), ";")
-	cfg.Log = dledger.Config{Group: name, ID: id, Peers: client.FormatPeers(u.peers), Dir: filepath.Join(u.dir, name+"-"+id),
+	cfg.Log = dledger.Config{Group: name, ID: id, Peers: client.FormatPeers(u.peers), Dir: u.brokerDir(name, id),
 		DataFileSize: upDataFile, IndexFileSize: upIndexFile, PreferredIDs: []string{u.ids[group]}, Server: server}
 	if err := set(&cfg.Log, u.set, log); err != nil {
 		return nil, err

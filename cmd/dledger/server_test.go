@@ -214,6 +214,51 @@ func TestUpRunsOneNodeHere(t *testing.T) {
 	mustRun(t, "", "get", "-p", peers, "-i", "0")
 }
 
+// New logs take their files' full size at once: that there is no room for them is said before anything is started.
+func TestUpSaysWhatDiskItNeeds(t *testing.T) {
+	for _, test := range []struct {
+		nodes int
+		set   []string
+		need  string
+	}{
+		{1, nil, "1.3 GiB"}, // as README says
+		{3, nil, "4.7 GiB"},
+		{3, []string{"mappedFileSizeForEntryData=1073741824", "mappedFileSizeForEntryIndex=1073741824"}, "24.0 GiB"},
+		{3, []string{"storeType=MEMORY"}, ""},
+	} {
+		dir := t.TempDir()
+		base := freePort(t, 3, upStep)
+		o := upFlags{nodes: test.nodes, portBase: base, dir: dir, set: test.set}
+		if err := o.ports(); err != nil {
+			t.Fatal(err)
+		}
+		u := newGroupUp(&o, io.Discard, io.Discard)
+		u.free = func(string) (int64, error) { return 1 << 30, nil }
+		err := u.check()
+		if test.need == "" {
+			if err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		for _, want := range []string{dir, "1.0 GiB free", test.need, "mappedFileSizeForEntryData"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%d nodes: %v, want %q", test.nodes, err, want)
+			}
+		}
+		for _, id := range u.ids { // what is there already needs no more room
+			for _, root := range []string{u.root(id), filepath.Join(u.brokerDir("broker-a", id), "dledger-"+id), filepath.Join(u.brokerDir("broker-b", id), "dledger-"+id), filepath.Join(u.brokerDir("broker-c", id), "dledger-"+id)} {
+				if err := errors.Join(os.MkdirAll(filepath.Join(root, "data"), 0o755), os.WriteFile(filepath.Join(root, "data", "00000000000000000000"), nil, 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := u.check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 var pidOf = regexp.MustCompile(`(n\d)  127\.0\.0\.1:\d+  pid (\d+)  (leader|follower)`)
 
 // upThree starts three nodes and gives their pids, and the leader.

@@ -35,6 +35,7 @@ type nodeState struct {
 	Durability string            `json:"durability,omitempty"`
 	Failure    string            `json:"failure,omitempty"`
 	Abstains   bool              `json:"abstains,omitempty"`
+	DiskFull   bool              `json:"diskFull,omitempty"`
 	Damaged    []damageJSON      `json:"damaged,omitempty"`
 	Repaired   int64             `json:"repaired,omitempty"`
 	Scrub      *scrubJSON        `json:"scrub,omitempty"`
@@ -148,7 +149,7 @@ func stateOf(group, leader string, nodes []client.NodeStatus) groupState {
 	s := groupState{Group: group, Leader: leader, Nodes: make([]nodeState, 0, len(nodes))}
 	for _, n := range nodes {
 		j := nodeState{ID: n.ID, Address: n.Address, Product: n.Product, Version: n.Version, Role: n.Role, Leader: n.Leader, Pending: n.Pending,
-			UptimeMs: n.Uptime.Milliseconds(), Compat: n.Compat, Durability: n.Durability, Failure: n.Failure, Abstains: n.Abstains, Refused: n.Refused}
+			UptimeMs: n.Uptime.Milliseconds(), Compat: n.Compat, Durability: n.Durability, Failure: n.Failure, Abstains: n.Abstains, DiskFull: n.DiskFull, Refused: n.Refused}
 		if n.Err != nil {
 			j.Error = n.Err.Error()
 		} else {
@@ -200,6 +201,9 @@ func statusText(group string, nodes []client.NodeStatus) string {
 		}
 		if n.Failure != "" {
 			fmt.Fprintf(&b, "%s no longer takes part: %s\n", n.ID, n.Failure)
+		}
+		if n.DiskFull {
+			fmt.Fprintf(&b, "%s takes no entries: disk full\n", n.ID)
 		}
 		if n.Abstains {
 			fmt.Fprintf(&b, "%s does not vote until it has caught up\n", n.ID)

@@ -65,6 +65,7 @@ type StatusResponse struct {
 	Node
 	Durability string `json:"durability,omitempty"`
 
+	DiskFull   bool     `json:"diskFull,omitempty"` // it takes no more entries
 	Damaged    []Damage `json:"damaged,omitempty"`
 	Repaired   int64    `json:"repaired,omitempty"`   // entries, since the start
 	ScrubDone  int64    `json:"scrubDone,omitempty"`  // bytes, of the search for damage that runs
