@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -256,6 +257,33 @@ func TestUpSaysWhatDiskItNeeds(t *testing.T) {
 		if err := u.check(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestCommandsThatAreShownWork(t *testing.T) {
+	for _, test := range []struct{ arg0, executable, want string }{
+		{"dledger", "/usr/local/bin/dledger", "dledger"},
+		{"./dledger", "/src/dledger", "./dledger"},
+		{"/opt/my tools/dledger", "/opt/my tools/dledger", "'/opt/my tools/dledger'"},
+		{"/tmp/go-build12/b001/exe/dledger", "/tmp/go-build12/b001/exe/dledger", "go run ./cmd/dledger"},
+		{"/home/u/.cache/go-build/ab/abc-d/dledger", "/home/u/.cache/go-build/ab/abc-d/dledger", "go run ./cmd/dledger"},
+	} {
+		if got := programName(test.arg0, test.executable); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.arg0, got, test.want)
+		}
+	}
+	o := upFlags{nodes: 3, portBase: 1000, namesBase: 2000, brokersBase: 3000, dir: "/a b"}
+	var out bytes.Buffer
+	u := newGroupUp(&o, &out, io.Discard)
+	u.program = "./dledger"
+	u.welcome("n0", func(string) int { return 1 })
+	for _, want := range []string{"  ./dledger append -p 'n0-", "  ./dledger get -p '", "  ./dledger status -p '"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in:\n%s", want, out.String())
+		}
+	}
+	if got := u.commandLine("n1"); !strings.HasPrefix(got, "./dledger up --nodes 3 --only n1 --dir '/a b' ") {
+		t.Error(got)
 	}
 }
 

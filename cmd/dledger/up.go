@@ -159,11 +159,16 @@ type groupUp struct {
 	out, err io.Writer
 	ids      []string
 	peers    map[string]string
+	program  string                          // for command lines that are printed
 	free     func(dir string) (int64, error) // bytes of its file system; a test has its own
 }
 
 func newGroupUp(o *upFlags, out, stderr io.Writer) *groupUp {
-	u := &groupUp{upFlags: *o, out: out, err: stderr, peers: make(map[string]string), free: freeBytes}
+	executable, err := os.Executable()
+	if err != nil {
+		executable = os.Args[0]
+	}
+	u := &groupUp{upFlags: *o, out: out, err: stderr, peers: make(map[string]string), free: freeBytes, program: programName(os.Args[0], executable)}
 	for i := range o.nodes {
 		id := "n" + strconv.Itoa(i)
 		u.ids = append(u.ids, id)
@@ -360,7 +365,10 @@ func (u *groupUp) welcome(leader string, pid func(id string) int) {
 	if u.portBase != upPort {
 		peers = fmt.Sprintf(" -p '%s'", client.FormatPeers(u.peers))
 	}
-	fmt.Fprintf(&b, "\nTry, in another terminal, a stock RocketMQ client, or the log:\n  (cd interop/mq && go run ./hello -n '%s')\n  dledger append%s -d hello\n  dledger get%s -i 0\n  dledger status%s\n", u.nameServers(), peers, peers, peers)
+	fmt.Fprintf(&b, "\nTry, in another terminal, a stock RocketMQ client, or the log:\n  (cd interop/mq && go run ./hello -n '%s')\n", u.nameServers())
+	for _, command := range []string{"append" + peers + " -d hello", "get" + peers + " -i 0", "status" + peers} {
+		fmt.Fprintf(&b, "  %s %s\n", u.program, command)
+	}
 	if u.nodes > 1 {
 		fmt.Fprintf(&b, "  kill -9 %d\n", pid(leader))
 	}
@@ -547,12 +555,26 @@ func (u *groupUp) lastWords(e ended) string {
 
 // commandLine is what starts a node by hand.
 func (u *groupUp) commandLine(id string) string {
-	parts := []string{"dledger"}
+	parts := []string{u.program}
 	for _, a := range u.args(id) {
-		if strings.ContainsAny(a, " ;'\"$&|<>()*?\\") {
-			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
-		}
-		parts = append(parts, a)
+		parts = append(parts, quoted(a))
 	}
 	return strings.Join(parts, " ")
+}
+
+// quoted is a word of a command line as a shell reads it.
+func quoted(word string) string {
+	if strings.ContainsAny(word, " ;'\"$&|<>()*?\\") {
+		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	}
+	return word
+}
+
+// programName is how this program can be started again, in the same directory: as it was started, or where `go run` has built it for once, by `go run`.
+func programName(arg0, executable string) string {
+	built := func(part string) bool { return strings.HasPrefix(part, "go-build") }
+	if slices.ContainsFunc(strings.Split(filepath.ToSlash(executable), "/"), built) {
+		return "go run ./cmd/dledger"
+	}
+	return quoted(arg0)
 }
