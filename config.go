@@ -120,8 +120,12 @@ func ParsePeers(s string) ([]Peer, error) {
 		if !ok || id == "" {
 			return nil, fmt.Errorf("peers: %q is not id-host:port", part)
 		}
-		if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+		_, port, err := net.SplitHostPort(address)
+		if err != nil || port == "" {
 			return nil, fmt.Errorf("peers: address %q of %s is not host:port", address, id)
+		}
+		if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+			return nil, fmt.Errorf("peers: port %q of %s is not a number from 1 to 65535", port, id)
 		}
 		if slices.ContainsFunc(out, func(p Peer) bool { return p.ID == id }) {
 			return nil, fmt.Errorf("peers: %s is named twice", id)
@@ -182,6 +186,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// Check names the first setting that Open would refuse, without looking at any file.
+func (c Config) Check() error {
+	c = c.withDefaults()
+	return c.check()
+}
+
 // check names the first setting that cannot be.
 func (c *Config) check() error {
 	peers, err := ParsePeers(c.Peers)
@@ -189,6 +199,11 @@ func (c *Config) check() error {
 		return err
 	}
 	bad := func(what string, v any, why string) error { return fmt.Errorf("%s %v: %s", what, v, why) }
+	for _, s := range settings {
+		if err := s.check(c); err != nil {
+			return err
+		}
+	}
 	switch {
 	case c.ID == "":
 		return errors.New("id: not given")
@@ -202,32 +217,10 @@ func (c *Config) check() error {
 		return bad("logBindAddress", fmt.Sprintf("%q", c.Bind), "want an IP address of this machine, or nothing for all")
 	case c.Dir == "" && !c.Memory:
 		return errors.New("dir: not given")
-	case c.DataFileSize < 256:
-		return bad("mappedFileSizeForEntryData", c.DataFileSize, "at least 256 bytes")
-	case c.IndexFileSize < 32 || c.IndexFileSize%32 != 0:
+	case c.IndexFileSize%32 != 0:
 		return bad("mappedFileSizeForEntryIndex", c.IndexFileSize, "must be a multiple of 32")
-	case c.Heartbeat < time.Millisecond:
-		return bad("heartBeatTimeIntervalMs", c.Heartbeat, "at least 1 ms")
-	case c.HeartbeatLeak < 1:
-		return bad("maxHeartBeatLeak", c.HeartbeatLeak, "at least 1")
 	case c.MaxVoteInterval <= c.MinVoteInterval:
 		return bad("maxVoteIntervalMs", c.MaxVoteInterval, fmt.Sprintf("must be above minVoteIntervalMs (%v)", c.MinVoteInterval))
-	case c.MaxPending < 1:
-		return bad("maxPendingRequestsNum", c.MaxPending, "at least 1")
-	case c.PendingBytes < 1:
-		return bad("maxPendingBytes", c.PendingBytes, "at least 1")
-	case c.AckTimeout < time.Millisecond:
-		return bad("maxWaitAckTimeMs", c.AckTimeout, "at least 1 ms")
-	case c.PushTimeout < time.Millisecond:
-		return bad("maxPushTimeOutMs", c.PushTimeout, "at least 1 ms")
-	case c.TransferLag < 1:
-		return bad("maxLeadershipTransferWaitIndex", c.TransferLag, "at least 1")
-	case c.TransferWait < time.Millisecond:
-		return bad("leadershipTransferWaitTimeout", c.TransferWait, "at least 1 ms")
-	case c.ScrubInterval < time.Millisecond:
-		return bad("scrubIntervalHours", c.ScrubInterval, "at least 1")
-	case c.ReservedHours < 1:
-		return bad("fileReservedHours", c.ReservedHours, "at least 1")
 	case !areHours(c.DeleteWhen):
 		return bad("deleteWhen", fmt.Sprintf("%q", c.DeleteWhen), "hours of the day from 0 to 23, joined by ';'")
 	case !(c.DiskForceRatio >= 0.5 && c.DiskForceRatio <= 1): // so written, NaN is out too

@@ -2,6 +2,7 @@ package dledger
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 	"strconv"
@@ -13,160 +14,224 @@ import (
 type Setting struct {
 	Key  string
 	Help string
-	set  func(c *Config, v string) error // nil: known to the original, without effect here
+	Own  bool // the original does not know it
+
+	set    func(c *Config, v string) error // nil: known to the original, without effect here
+	lo, hi int64                           // what a number may be, in the unit of the key
+	unit   int64                           // of the key, in that of its field; 0 if it is no number
+	field  func(c *Config) int64           // its value; a zero there stands for the default, but the key's 0 for 0
 }
 
-func text(f func(*Config) *string) func(*Config, string) error {
-	return func(c *Config, v string) error { *f(c) = v; return nil }
+func text(key, help string, f func(*Config) *string) Setting {
+	return Setting{Key: key, Help: help, set: func(c *Config, v string) error { *f(c) = v; return nil }}
 }
 
-func number[T int | int64](f func(*Config) *T) func(*Config, string) error {
-	return func(c *Config, v string) error {
-		n, err := strconv.ParseInt(v, 10, 64)
-		if err != nil {
-			return fmt.Errorf("%q is not a whole number", v)
+// Bounds of numbers that nobody reaches by intention; beyond them sums and products of theirs would overflow.
+const (
+	sizeMax  = math.MaxInt32 // of a file: an int in the original
+	countMax = math.MaxInt32
+	bytesMax = 1 << 50
+	msMax    = 24 * 60 * 60 * 1000
+	hoursMax = 1 << 21
+)
+
+// whole is a number that counts units of its field.
+func whole[T ~int | ~int64](key, help string, lo, hi int64, unit T, f func(*Config) *T) Setting {
+	s := Setting{Key: key, Help: help, lo: lo, hi: hi, unit: int64(unit), field: func(c *Config) int64 { return int64(*f(c)) }}
+	s.set = func(c *Config, v string) error {
+		n, err := s.parse(v)
+		if err == nil {
+			*f(c) = T(n) * unit
 		}
-		*f(c) = T(n)
+		return err
+	}
+	return s
+}
+
+// check is for values that were not given by the key: times may be finer than its unit.
+func (s *Setting) check(c *Config) error {
+	if s.unit == 0 {
 		return nil
 	}
-}
-
-func millis(f func(*Config) *time.Duration) func(*Config, string) error {
-	return func(c *Config, v string) error {
-		n, err := strconv.ParseInt(v, 10, 64)
-		if err != nil || n < 0 || n > 1<<40 {
-			return fmt.Errorf("%q is not a number of milliseconds", v)
-		}
-		*f(c) = time.Duration(n) * time.Millisecond
-		return nil
+	n, least := s.field(c), s.lo
+	if s.unit > 1 {
+		least = int64(time.Millisecond)
 	}
+	switch {
+	case n >= least && n <= s.hi*s.unit:
+		return nil
+	case s.unit > 1:
+		return fmt.Errorf("%s %v: must be from %v to %v", s.Key, time.Duration(n), time.Duration(least), time.Duration(s.hi*s.unit))
+	}
+	return fmt.Errorf("%s %d: must be from %d to %d", s.Key, n, least, s.hi)
 }
 
-func ratio(f func(*Config) *float64) func(*Config, string) error {
-	return func(c *Config, v string) error {
+func (s *Setting) parse(v string) (int64, error) {
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < s.lo || n > s.hi {
+		return 0, fmt.Errorf("%.40q is not a whole number from %d to %d", v, s.lo, s.hi)
+	}
+	return n, nil
+}
+
+func number[T ~int | ~int64](key, help string, lo, hi int64, f func(*Config) *T) Setting {
+	return whole(key, help, lo, hi, 1, f)
+}
+
+func millis(key, help string, f func(*Config) *time.Duration) Setting {
+	return whole(key, help, 1, msMax, time.Millisecond, f)
+}
+
+// ratio is a share from lo to 1; above 0 if lo is 0.
+func ratio(key, help string, lo float64, f func(*Config) *float64) Setting {
+	return Setting{Key: key, Help: help, set: func(c *Config, v string) error {
 		n, err := strconv.ParseFloat(v, 64)
-		if err != nil {
-			return fmt.Errorf("%q is not a number", v)
+		if err != nil || !(n > 0 && n >= lo && n <= 1) { // so written, NaN is out too
+			least := "above 0 and at most 1"
+			if lo > 0 {
+				least = fmt.Sprintf("from %.2f to 1", lo)
+			}
+			return fmt.Errorf("%.40q is not a number %s", v, least)
 		}
 		*f(c) = n
 		return nil
-	}
+	}}
 }
 
-func flag(f func(*Config) *bool, on bool) func(*Config, string) error {
-	return func(c *Config, v string) error {
+func flag(key, help string, f func(*Config) *bool, on bool) Setting {
+	return Setting{Key: key, Help: help, set: func(c *Config, v string) error {
 		b, err := strconv.ParseBool(v)
 		if err != nil {
 			return fmt.Errorf("%q is neither true nor false", v)
 		}
 		*f(c) = b == on
 		return nil
-	}
+	}}
 }
 
-func list(sep string, f func(*Config) *[]string) func(*Config, string) error {
-	return func(c *Config, v string) error {
+func list(key, help, sep string, f func(*Config) *[]string) Setting {
+	return Setting{Key: key, Help: help, set: func(c *Config, v string) error {
 		*f(c) = slices.DeleteFunc(strings.Split(v, sep), func(s string) bool { return s == "" })
 		return nil
+	}}
+}
+
+// choice is one of some words.
+func choice(key, help string, words []string, set func(c *Config, i int)) Setting {
+	return Setting{Key: key, Help: help, set: func(c *Config, v string) error {
+		i := slices.Index(words, v)
+		if i < 0 {
+			return fmt.Errorf("%q is none of %s", v, strings.Join(words, ", "))
+		}
+		set(c, i)
+		return nil
+	}}
+}
+
+// ours marks settings that the original does not know.
+func ours(s ...Setting) []Setting {
+	for i := range s {
+		s[i].Own = true
 	}
+	return s
+}
+
+// idle are keys of the original without effect here.
+func idle(keys ...string) []Setting {
+	s := make([]Setting, len(keys))
+	for i, key := range keys {
+		s[i].Key = key
+	}
+	return s
 }
 
 // settings lists every key, the original's first (protocol page section 8.1).
-var settings = []Setting{
-	{"group", "group id", text(func(c *Config) *string { return &c.Group })},
-	{"selfId", "this member's id", text(func(c *Config) *string { return &c.ID })},
-	{"peers", "all members, id-host:port joined by ';'", text(func(c *Config) *string { return &c.Peers })},
-	{"storeBaseDir", "base directory", text(func(c *Config) *string { return &c.Dir })},
-	{"dataStorePath", "one or several directories for data files, joined by ','", list(",", func(c *Config) *[]string { return &c.DataDirs })},
-	{"readOnlyDataStoreDirs", "further data directories, joined by ',', read but not written", list(",", func(c *Config) *[]string { return &c.ReadOnlyDataDirs })},
-	{"storeType", "FILE, or MEMORY for a log that is gone with the process", func(c *Config, v string) error {
-		switch v {
-		case "FILE":
-			c.Memory = false
-		case "MEMORY":
-			c.Memory = true
-		default:
-			return fmt.Errorf("%q is neither FILE nor MEMORY", v)
-		}
-		return nil
-	}},
-	{"mappedFileSizeForEntryData", "size of a data file in bytes", number(func(c *Config) *int64 { return &c.DataFileSize })},
-	{"mappedFileSizeForEntryIndex", "size of an index file in bytes, a multiple of 32", number(func(c *Config) *int64 { return &c.IndexFileSize })},
-	{"fileReservedHours", "minimum age of a data file that is deleted, in hours", number(func(c *Config) *int { return &c.ReservedHours })},
-	{"deleteWhen", "hours of the day at which old files are deleted, joined by ';'", text(func(c *Config) *string { return &c.DeleteWhen })},
-	{"diskSpaceRatioToCheckExpired", "used share of the disk above which old files are deleted at any hour", ratio(func(c *Config) *float64 { return &c.DiskCheckRatio })},
-	{"diskSpaceRatioToForceClean", "used share above which files may be deleted before their time; 0.05 more is a full disk", ratio(func(c *Config) *float64 { return &c.DiskForceRatio })},
-	{"enableDiskForceClean", "delete unexpired files under disk pressure", flag(func(c *Config) *bool { return &c.ForceClean }, true)},
-	{"maxPendingRequestsNum", "uncommitted entries a leader accepts", number(func(c *Config) *int { return &c.MaxPending })},
-	{"maxWaitAckTimeMs", "how long an append waits for its acknowledgement", millis(func(c *Config) *time.Duration { return &c.AckTimeout })},
-	{"maxPushTimeOutMs", "an unanswered push is repeated after this time", millis(func(c *Config) *time.Duration { return &c.PushTimeout })},
-	{"peerPushThrottlePoint", "bytes a follower must be behind before the quota applies", number(func(c *Config) *int64 { return &c.PushThrottle })},
-	{"peerPushQuota", "bytes a second to a follower that far behind; negative = no limit", number(func(c *Config) *int64 { return &c.PushQuota })},
-	{"enableLeaderElector", "false: never stand for election", flag(func(c *Config) *bool { return &c.NoElection }, false)},
-	{"heartBeatTimeIntervalMs", "time between two heartbeats", millis(func(c *Config) *time.Duration { return &c.Heartbeat })},
-	{"maxHeartBeatLeak", "missed heartbeats before a new election", number(func(c *Config) *int { return &c.HeartbeatLeak })},
-	{"minVoteIntervalMs", "shortest pause of a candidate between two attempts", millis(func(c *Config) *time.Duration { return &c.MinVoteInterval })},
-	{"maxVoteIntervalMs", "longest pause of a candidate between two attempts", millis(func(c *Config) *time.Duration { return &c.MaxVoteInterval })},
-	{"preferredLeaderIds", "members that should lead, joined by ';'", list(";", func(c *Config) *[]string { return &c.PreferredIDs })},
-	{"preferredLeaderId", "older name of preferredLeaderIds", list(";", func(c *Config) *[]string { return &c.PreferredIDs })},
-	{"maxLeadershipTransferWaitIndex", "a member further behind, in entries, is not handed leadership", number(func(c *Config) *int64 { return &c.TransferLag })},
-	{"leadershipTransferWaitTimeout", "how long it may take to catch up then, in ms", millis(func(c *Config) *time.Duration { return &c.TransferWait })},
+var settings = slices.Concat([]Setting{
+	text("group", "group id", func(c *Config) *string { return &c.Group }),
+	text("selfId", "this member's id", func(c *Config) *string { return &c.ID }),
+	text("peers", "all members, id-host:port joined by ';'", func(c *Config) *string { return &c.Peers }),
+	text("storeBaseDir", "base directory", func(c *Config) *string { return &c.Dir }),
+	list("dataStorePath", "one or several directories for data files, joined by ','", ",", func(c *Config) *[]string { return &c.DataDirs }),
+	list("readOnlyDataStoreDirs", "further data directories, joined by ',', read but not written", ",", func(c *Config) *[]string { return &c.ReadOnlyDataDirs }),
+	choice("storeType", "FILE, or MEMORY for a log that is gone with the process", []string{"FILE", "MEMORY"}, func(c *Config, i int) { c.Memory = i == 1 }),
+	number("mappedFileSizeForEntryData", "size of a data file in bytes", 256, sizeMax, func(c *Config) *int64 { return &c.DataFileSize }),
+	indexSize(number("mappedFileSizeForEntryIndex", "size of an index file in bytes, a multiple of 32", 32, sizeMax, func(c *Config) *int64 { return &c.IndexFileSize })),
+	number("fileReservedHours", "minimum age of a data file that is deleted, in hours", 1, hoursMax, func(c *Config) *int { return &c.ReservedHours }),
+	text("deleteWhen", "hours of the day at which old files are deleted, joined by ';'", func(c *Config) *string { return &c.DeleteWhen }),
+	ratio("diskSpaceRatioToCheckExpired", "used share of the disk above which old files are deleted at any hour", 0, func(c *Config) *float64 { return &c.DiskCheckRatio }),
+	ratio("diskSpaceRatioToForceClean", "used share above which files may be deleted before their time; 0.05 more is a full disk", 0.5, func(c *Config) *float64 { return &c.DiskForceRatio }),
+	flag("enableDiskForceClean", "delete unexpired files under disk pressure", func(c *Config) *bool { return &c.ForceClean }, true),
+	number("maxPendingRequestsNum", "uncommitted entries a leader accepts", 1, countMax, func(c *Config) *int { return &c.MaxPending }),
+	millis("maxWaitAckTimeMs", "how long an append waits for its acknowledgement", func(c *Config) *time.Duration { return &c.AckTimeout }),
+	millis("maxPushTimeOutMs", "an unanswered push is repeated after this time", func(c *Config) *time.Duration { return &c.PushTimeout }),
+	number("peerPushThrottlePoint", "bytes a follower must be behind before the quota applies", 1, bytesMax, func(c *Config) *int64 { return &c.PushThrottle }),
+	unlimited(number("peerPushQuota", "bytes a second to a follower that far behind; negative = no limit", -bytesMax, bytesMax, func(c *Config) *int64 { return &c.PushQuota })),
+	flag("enableLeaderElector", "false: never stand for election", func(c *Config) *bool { return &c.NoElection }, false),
+	millis("heartBeatTimeIntervalMs", "time between two heartbeats", func(c *Config) *time.Duration { return &c.Heartbeat }),
+	number("maxHeartBeatLeak", "missed heartbeats before a new election", 1, 10_000, func(c *Config) *int { return &c.HeartbeatLeak }),
+	millis("minVoteIntervalMs", "shortest pause of a candidate between two attempts", func(c *Config) *time.Duration { return &c.MinVoteInterval }),
+	millis("maxVoteIntervalMs", "longest pause of a candidate between two attempts", func(c *Config) *time.Duration { return &c.MaxVoteInterval }),
+	list("preferredLeaderIds", "members that should lead, joined by ';'", ";", func(c *Config) *[]string { return &c.PreferredIDs }),
+	list("preferredLeaderId", "older name of preferredLeaderIds", ";", func(c *Config) *[]string { return &c.PreferredIDs }),
+	number("maxLeadershipTransferWaitIndex", "a member further behind, in entries, is not handed leadership", 1, bytesMax, func(c *Config) *int64 { return &c.TransferLag }),
+	millis("leadershipTransferWaitTimeout", "how long it may take to catch up then, in ms", func(c *Config) *time.Duration { return &c.TransferWait }),
+}, ours(
+	choice("compat", "which nodes the group may hold: go, 0.4 or 0.3", []string{"go", "0.4", "0.3"}, func(c *Config, i int) { c.Compat = [...]Compat{CompatGo, Compat04, Compat03}[i] }),
+	choice("durability", "what an acknowledgement means: group (synced on a majority) or async (in the page cache of a majority)", []string{"group", "async"}, func(c *Config, i int) { c.Durability = Durability(i) }),
+	text("logBindAddress", "IP address of this machine to listen on, instead of all", func(c *Config) *string { return &c.Bind }),
+	flag("repairDamage", "repair damaged entries with what other members have; false: they stop the start", func(c *Config) *bool { return &c.NoRepair }, false),
+	never(number("scrubBytesPerSecond", "rate at which the whole log is searched for damage now and then; 0 = never", 0, bytesMax, func(c *Config) *int64 { return &c.ScrubRate })),
+	whole("scrubIntervalHours", "how often that is done", 1, hoursMax, time.Hour, func(c *Config) *time.Duration { return &c.ScrubInterval }),
+	number("maxPendingBytes", "bytes of appends that may wait for the loop", 1, bytesMax, func(c *Config) *int64 { return &c.PendingBytes }),
+), idle(
+	"flushFileInterval", "checkPointInterval", "enablePushToFollower",
+	"minTakeLeadershipVoteIntervalMs", "maxTakeLeadershipVoteIntervalMs",
+	"enableBatchPush", "maxBatchPushSize", "enableBatchAppend", "maxBatchAppendSize", "maxBatchAppendIntervalMs",
+	"enableSnapshot", "snapshotThreshold", "maxSnapshotReservedNum", "snapshotEntryResetStrategy",
+	"resetSnapshotEntriesDelayTime", "resetSnapshotEntriesButKeepLastEntriesNum", "enableFastAdvanceCommitIndex",
+	"metricsExporterType", "metricsGrpcExporterTarget", "metricsGrpcExporterHeader", "metricGrpcExporterTimeOutInMills",
+	"metricGrpcExporterIntervalInMills", "metricLoggingExporterIntervalInMills", "metricsPromExporterPort", "metricsPromExporterHost",
+))
 
-	{"compat", "which nodes the group may hold: go, 0.4 or 0.3", setCompat},
-	{"durability", "what an acknowledgement means: group (synced on a majority) or async (in the page cache of a majority)", func(c *Config, v string) error {
-		switch v {
-		case "group":
-			c.Durability = Group
-		case "async":
-			c.Durability = Async
-		default:
-			return fmt.Errorf("%q is neither group nor async", v)
+// indexSize takes multiples of an index record alone.
+func indexSize(s Setting) Setting {
+	set := s.set
+	s.set = func(c *Config, v string) error {
+		if n, err := s.parse(v); err == nil && n%32 != 0 {
+			return fmt.Errorf("%q is not a multiple of 32 from %d to %d", v, s.lo, s.hi)
 		}
-		return nil
-	}},
-	{"logBindAddress", "IP address of this machine to listen on, instead of all", text(func(c *Config) *string { return &c.Bind })},
-	{"repairDamage", "repair damaged entries with what other members have; false: they stop the start", flag(func(c *Config) *bool { return &c.NoRepair }, false)},
-	{"scrubBytesPerSecond", "rate at which the whole log is searched for damage now and then; 0 = never", func(c *Config, v string) error {
-		err := number(func(c *Config) *int64 { return &c.ScrubRate })(c, v)
+		return set(c, v)
+	}
+	return s
+}
+
+// unlimited takes any number but 0, which a Config has for the default.
+func unlimited(s Setting) Setting {
+	set := s.set
+	s.set = func(c *Config, v string) error {
+		if n, err := s.parse(v); err == nil && n == 0 {
+			return fmt.Errorf("%q is neither a number of bytes from 1 to %d nor negative, for no limit", v, s.hi)
+		}
+		return set(c, v)
+	}
+	return s
+}
+
+// never takes 0, for which a Config has any negative number.
+func never(s Setting) Setting {
+	set, field := s.set, s.field
+	s.set = func(c *Config, v string) error {
+		err := set(c, v)
 		if err == nil && c.ScrubRate == 0 {
 			c.ScrubRate = -1
 		}
 		return err
-	}},
-	{"scrubIntervalHours", "how often that is done", func(c *Config, v string) error {
-		n, err := strconv.ParseInt(v, 10, 32)
-		if err != nil {
-			return fmt.Errorf("%q is not a number of hours", v)
-		}
-		c.ScrubInterval = max(time.Duration(n)*time.Hour, 1)
-		return nil
-	}},
-	{"maxPendingBytes", "bytes of appends that may wait for the loop", number(func(c *Config) *int64 { return &c.PendingBytes })},
-
-	{"flushFileInterval", "", nil}, {"checkPointInterval", "", nil}, {"enablePushToFollower", "", nil},
-	{"minTakeLeadershipVoteIntervalMs", "", nil}, {"maxTakeLeadershipVoteIntervalMs", "", nil},
-	{"enableBatchPush", "", nil}, {"maxBatchPushSize", "", nil}, {"enableBatchAppend", "", nil}, {"maxBatchAppendSize", "", nil}, {"maxBatchAppendIntervalMs", "", nil},
-	{"enableSnapshot", "", nil}, {"snapshotThreshold", "", nil}, {"maxSnapshotReservedNum", "", nil}, {"snapshotEntryResetStrategy", "", nil},
-	{"resetSnapshotEntriesDelayTime", "", nil}, {"resetSnapshotEntriesButKeepLastEntriesNum", "", nil}, {"enableFastAdvanceCommitIndex", "", nil},
-	{"metricsExporterType", "", nil}, {"metricsGrpcExporterTarget", "", nil}, {"metricsGrpcExporterHeader", "", nil}, {"metricGrpcExporterTimeOutInMills", "", nil},
-	{"metricGrpcExporterIntervalInMills", "", nil}, {"metricLoggingExporterIntervalInMills", "", nil}, {"metricsPromExporterPort", "", nil}, {"metricsPromExporterHost", "", nil},
-}
-
-func setCompat(c *Config, v string) error {
-	switch v {
-	case "go":
-		c.Compat = CompatGo
-	case "0.4":
-		c.Compat = Compat04
-	case "0.3":
-		c.Compat = Compat03
-	default:
-		return fmt.Errorf("%q is none of go, 0.4, 0.3", v)
 	}
-	return nil
+	s.field = func(c *Config) int64 { return max(field(c), 0) }
+	return s
 }
 
-// Settings gives every key that has an effect, with a line of help, in the order of the documentation.
+// Settings gives every key that has an effect, with a line of help, in the order of the documentation; the original's come first.
 func Settings() []Setting {
 	return slices.DeleteFunc(slices.Clone(settings), func(s Setting) bool { return s.set == nil })
 }

@@ -1,7 +1,10 @@
 package dledger
 
 import (
+	"errors"
+	"math"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -113,7 +116,9 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{"mappedFileSizeForEntryIndex", "33"}, {"maxVoteIntervalMs", "10"}, {"diskSpaceRatioToForceClean", "0.3"}, {"diskSpaceRatioToForceClean", "NaN"}, {"selfId", "n-0"},
 		{"diskSpaceRatioToCheckExpired", "1.5"}, {"preferredLeaderIds", "n0;n9"}, {"peers", "n0"}, {"peers", "n0-a:1;n0-b:2"}, {"mappedFileSizeForEntryData", "100"},
 		{"maxWaitAckTimeMs", "0"}, {"maxPushTimeOutMs", "0"}, {"maxPendingBytes", "-1"}, {"leadershipTransferWaitTimeout", "0"}, {"maxLeadershipTransferWaitIndex", "-1"},
-		{"group", ""},
+		{"group", ""}, {"maxHeartBeatLeak", "1000000000000"}, {"mappedFileSizeForEntryData", "9223372036854775807"}, {"mappedFileSizeForEntryData", "4294967296"},
+		{"mappedFileSizeForEntryIndex", "9223372036854775776"}, {"fileReservedHours", "0"}, {"heartBeatTimeIntervalMs", "0"}, {"scrubIntervalHours", "-1"}, {"scrubIntervalHours", "0"},
+		{"peerPushQuota", "0"}, {"diskSpaceRatioToCheckExpired", "0"}, {"diskSpaceRatioToForceClean", "0"}, {"scrubBytesPerSecond", "-1"},
 	} {
 		c := Config{ID: "n0", Peers: "n0-localhost:20911", Dir: t.TempDir()}
 		_, err := c.Set(k.key, k.value)
@@ -121,8 +126,8 @@ func TestBadSettingsAreNamed(t *testing.T) {
 			c = c.withDefaults()
 			err = c.check()
 		}
-		if zeroIsDefault := k.value == "0" || k.value == ""; err == nil && zeroIsDefault && k.key != "compat" {
-			continue // documented: a zero stands for the default
+		if k.key == "group" && err == nil {
+			continue // nothing stands for the default
 		}
 		if err == nil || !strings.Contains(err.Error(), k.key) && !strings.Contains(err.Error(), nameOf(k.key)) {
 			t.Errorf("%s=%s: got %v, want an error that names the setting", k.key, k.value, err)
@@ -147,6 +152,55 @@ func TestSettingsListIsComplete(t *testing.T) {
 		seen[s.Key] = true
 		if s.Help == "" {
 			t.Errorf("%s has no help", s.Key)
+		}
+	}
+}
+
+// Every number has its ends, at which a member can be opened, and beyond which the error is one line with key, value and both ends; a Config that is filled in
+// by a program is held to them too.
+func TestEveryNumberHasItsRange(t *testing.T) {
+	whole := Config{ID: "n0", Peers: "n0-localhost:20911", Dir: t.TempDir()}
+	for _, s := range Settings() {
+		if s.unit == 0 {
+			continue
+		}
+		for _, n := range []int64{s.lo, s.hi / 32 * 32} {
+			c := whole
+			_, err := c.Set(s.Key, strconv.FormatInt(n, 10))
+			if s.Key == "minVoteIntervalMs" {
+				c.MaxVoteInterval = c.MinVoteInterval + 1
+			}
+			if s.Key == "maxVoteIntervalMs" {
+				c.MinVoteInterval = c.MaxVoteInterval - 1
+			}
+			if err = errors.Join(err, c.Check()); err != nil && !(s.Key == "minVoteIntervalMs" && n > s.lo) && !(s.Key == "maxVoteIntervalMs" && n == s.lo) {
+				t.Errorf("%s=%d: %v", s.Key, n, err)
+			}
+		}
+		for _, v := range []string{strconv.FormatInt(s.lo-1, 10), strconv.FormatInt(s.hi+1, 10), "9223372036854775807", "-9223372036854775808", "1e3", " "} {
+			c := whole
+			_, err := c.Set(s.Key, v)
+			if err == nil || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s=%s: %v", s.Key, v, err)
+				continue
+			}
+			for _, want := range []string{s.Key, strings.TrimSpace(v), strconv.FormatInt(s.hi, 10)} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%s=%s: %v, want %q in it", s.Key, v, err, want)
+				}
+			}
+		}
+	}
+	for name, change := range map[string]func(*Config){
+		"mappedFileSizeForEntryData":    func(c *Config) { c.DataFileSize = 1 << 40 },
+		"maxHeartBeatLeak":              func(c *Config) { c.HeartbeatLeak = 1e12 },
+		"heartBeatTimeIntervalMs":       func(c *Config) { c.Heartbeat = time.Microsecond },
+		"leadershipTransferWaitTimeout": func(c *Config) { c.TransferWait = math.MaxInt64 },
+		"fileReservedHours":             func(c *Config) { c.ReservedHours = -1 },
+	} {
+		c := whole
+		if change(&c); c.Check() == nil || !strings.HasPrefix(c.Check().Error(), name+" ") {
+			t.Errorf("%s: %v", name, c.Check())
 		}
 	}
 }

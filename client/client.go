@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -155,8 +156,12 @@ func ParsePeers(s string) (map[string]string, error) {
 		if !ok || id == "" {
 			return nil, fmt.Errorf("peer %q is not of the form id-host:port", part)
 		}
-		if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+		_, port, err := net.SplitHostPort(address)
+		if err != nil || port == "" {
 			return nil, fmt.Errorf("peer %q: address %q is not of the form host:port", part, address)
+		}
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return nil, fmt.Errorf("peer %q: port %q is not a number from 1 to 65535", part, port)
 		}
 		if _, twice := peers[id]; twice {
 			return nil, fmt.Errorf("peer %q is named twice", id)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ func newServer() *cobra.Command {
 		Short: "Run one node, or with a configuration file nodes of several groups on one port",
 		Long: `Runs one node of a group until it gets SIGTERM or SIGINT; it then hands leadership over and stops cleanly.
 
---set takes every key of the original's configuration and these: ` + ownKeys() + `.
+--set takes every key of the original's configuration and these:` + ownKeys() + `.
 --config-file is a YAML file with a list of nodes under "configs", each with the same keys; all must have the same
 port. --set applies to each of them, the other flags that set a key cannot be used with it.`,
 		Example: `  dledger server -g orders -i n0 -p "n0-10.0.0.1:20911;n1-10.0.0.2:20911;n2-10.0.0.3:20911" -s /var/lib/dledger
@@ -83,9 +84,29 @@ port. --set applies to each of them, the other flags that set a key cannot be us
 	return cmd
 }
 
-// ownKeys lists the keys that the original does not have.
+// ownKeys lists the keys that the original does not have, in lines of help.
 func ownKeys() string {
-	return "compat, durability, maxPendingBytes"
+	var b strings.Builder
+	width := len("--set takes every key of the original's configuration and these:")
+	for _, s := range dledger.Settings() {
+		if !s.Own {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteByte(',')
+			width++
+		}
+		if width+1+len(s.Key) > 118 {
+			b.WriteByte('\n')
+			width = 0
+		} else {
+			b.WriteByte(' ')
+			width++
+		}
+		b.WriteString(s.Key)
+		width += len(s.Key)
+	}
+	return b.String()
 }
 
 func parseLevel(s string) (slog.Leveler, error) {
@@ -144,7 +165,37 @@ func (o *serverFlags) nodes(cmd *cobra.Command, log *slog.Logger) ([]dledger.Con
 		}
 		nodes[i].Logger = log
 	}
+	for i := range nodes {
+		err := nodes[i].Check()
+		if own, _ := ownAddress(&nodes[i]); err == nil && port(own) == "0" {
+			err = fmt.Errorf("peers: port 0 of %s: the others have to know the port", nodes[i].ID)
+		}
+		switch {
+		case err != nil && o.file == "":
+			return nil, usageError{err}
+		case err != nil:
+			return nil, fmt.Errorf("%s: node %d: %w", o.file, i+1, err)
+		}
+		for k := range i {
+			if !nodes[i].Memory && !nodes[k].Memory && nodes[i].ID == nodes[k].ID && filepath.Clean(nodes[i].Dir) == filepath.Clean(nodes[k].Dir) {
+				return nil, fmt.Errorf("%s: nodes %d and %d both have storeBaseDir %q and selfId %q, so they would share one directory", o.file, k+1, i+1, nodes[i].Dir, nodes[i].ID)
+			}
+			if dir := shared(nodes[i].DataDirs, nodes[k].DataDirs); dir != "" {
+				return nil, fmt.Errorf("%s: nodes %d and %d both have dataStorePath %q", o.file, k+1, i+1, dir)
+			}
+		}
+	}
 	return nodes, nil
+}
+
+// shared gives a directory that both lists name; "" if there is none.
+func shared(a, b []string) string {
+	for _, dir := range a {
+		if slices.ContainsFunc(b, func(other string) bool { return filepath.Clean(other) == filepath.Clean(dir) }) {
+			return dir
+		}
+	}
+	return ""
 }
 
 // set applies --set flags.

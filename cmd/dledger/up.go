@@ -215,9 +215,12 @@ func (u *groupUp) check() error {
 			}
 		}
 	}
-	var c dledger.Config
+	c := dledger.Config{ID: u.ids[0], Peers: client.FormatPeers(u.peers), Dir: u.dir}
 	if err := set(&c, u.set, slog.New(slog.DiscardHandler)); err != nil {
 		return err
+	}
+	if err := c.Check(); err != nil {
+		return usage("--set: %w", err)
 	}
 	if err := os.MkdirAll(u.dir, 0o755); err != nil {
 		return err
