@@ -92,7 +92,11 @@ type measured struct {
 }
 
 type latencies struct {
-	P50, P90, P99, P999, Max float64
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p999"`
+	Max  float64 `json:"max"`
 }
 
 // run is a load under way.

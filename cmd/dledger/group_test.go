@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -248,7 +249,11 @@ func TestTransferHandsLeadershipOver(t *testing.T) {
 func TestBenchMeasures(t *testing.T) {
 	peers, _ := startGroup(t, 3)
 	for _, protocol := range []string{"auto", "json"} {
-		m := decode[measured](t, mustRun(t, "", "bench", "log", "-p", peers, "-n", "2000", "--size", "100", "--protocol", protocol, "--json"))[0]
+		lines := mustRun(t, "", "bench", "log", "-p", peers, "-n", "2000", "--size", "100", "--protocol", protocol, "--json")
+		if key := regexp.MustCompile(`"[^a-z][^"]*":`).FindString(lines); key != "" {
+			t.Errorf("the key %s does not begin like the others", key)
+		}
+		m := decode[measured](t, lines)[0]
 		if m.Entries != 2000 || m.PerSecond <= 0 || m.Latency.P50 <= 0 || m.Latency.P50 > m.Latency.P99 || m.Latency.P99 > m.Latency.Max || len(m.Failed) != 0 {
 			t.Errorf("%s: %+v", protocol, m)
 		}
@@ -366,5 +371,24 @@ func TestVerifyNamesFileAndOffsetOfDamage(t *testing.T) {
 	code, _, stderr = command(t, "", "dump", "--dir", dir)
 	if code != exitFailed || !strings.Contains(stderr, hit.File) {
 		t.Errorf("dump: exit code %d, stderr %q", code, stderr)
+	}
+}
+
+func TestBodiesGiveNoOrdersToTheTerminal(t *testing.T) {
+	for body, want := range map[string]string{
+		"plain":           "plain",
+		"größer, 大きい, 👍🏽": "größer, 大きい, 👍🏽",
+		"\x1b[2J":         `"\x1b[2J"`,
+		"\u009b2J":        `"\u009b2J"`, // ESC [ in one character
+		"\u0085":          `"\u0085"`,
+		"a\x7f":           `"a\x7f"`,
+		"a\u202eb":        `"a\u202eb"`, // the rest from right to left
+		"a\u2028b":        `"a\u2028b"`,
+		"\xc2":            `"\xc2"`,
+		"a\nb":            `"a\nb"`,
+	} {
+		if got := shown([]byte(body)); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
 	}
 }

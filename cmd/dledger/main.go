@@ -113,6 +113,29 @@ on it for stock clients and tools. Start with "dledger up".`,
 		return usage("%w, see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(newUp(), newServer(), newAppend(), newGet(), newTail(), newStatus(), newTransfer(), newDump(), newVerify(), newBench(), newSim(), newNamesrv(), newBroker(), newAdmin(), newVersion())
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() { // by themselves these two take anything
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				if _, rest, err := root.Find(args); err != nil || len(rest) > 0 {
+					return usage("no help for %q, see dledger --help", strings.Join(args, " "))
+				}
+				return nil
+			}
+		case "completion":
+			cmd.Args, cmd.RunE = cobra.ArbitraryArgs, func(cmd *cobra.Command, args []string) error {
+				if len(args) > 0 {
+					return usage("no completion for %q, see dledger completion --help", args[0])
+				}
+				return cmd.Help()
+			}
+			for _, shell := range cmd.Commands() {
+				shell.Args = noArgs
+			}
+		}
+	}
 	return root
 }
 

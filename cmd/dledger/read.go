@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -51,10 +52,10 @@ func printEntry(p *printer, e client.Entry, bodyOnly bool) error {
 	return p.print(recordOf(e.Index, e.Term, e.Pos, e.Noop, e.Body), "%d  term %d  pos %d  %s\n", e.Index, e.Term, e.Pos, body)
 }
 
-// shown makes a line of a body: text as it is if it fits one, else quoted.
+// shown makes a line of a body: text as it is if it fits one, else quoted. A body must not give orders to the terminal, nor turn its line around.
 func shown(body []byte) string {
 	for _, r := range string(body) {
-		if r < ' ' || r == 0x7f || r == utf8.RuneError {
+		if unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp, unicode.Bidi_Control) || r == utf8.RuneError {
 			return fmt.Sprintf("%q", body)
 		}
 	}
