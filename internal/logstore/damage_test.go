@@ -657,8 +657,8 @@ func FuzzCheckpoint(f *testing.F) {
 	f.Add([]byte("committedIndex=4\nendIndex=5\n"))
 	f.Add([]byte("committedIndex=-1"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if i := parseCheckpoint(text); i < -1 {
-			t.Errorf("%q reads as %d", text, i)
+		if c := parseCheckpoint(text); c.commit < -1 || c.end < -1 {
+			t.Errorf("%q reads as %+v", text, c)
 		}
 	})
 }

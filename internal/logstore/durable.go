@@ -157,29 +157,32 @@ func (s *Store) tellable(commit raft.Index) raft.Index {
 	return min(commit, s.derived)
 }
 
-// checkpointFile is what the original's file says.
+// checkpointFile is what the original's file says; -1 is nothing that can be believed.
 type checkpointFile struct{ commit, end raft.Index }
 
-// readCheckpoint gives the commit index of the original's file, or -1 where there is none that can be believed.
-func readCheckpoint(fs vfs.FS, dir string) (raft.Index, error) {
+// readCheckpoint reads the original's file. It may be missing.
+func readCheckpoint(fs vfs.FS, dir string) (checkpointFile, error) {
 	text, err := vfs.ReadFile(fs, filepath.Join(dir, checkpointName))
 	if errors.Is(err, os.ErrNotExist) {
-		return -1, nil
+		return checkpointFile{-1, -1}, nil
 	}
 	if err != nil {
-		return -1, fmt.Errorf("read %s: %w", checkpointName, err)
+		return checkpointFile{-1, -1}, fmt.Errorf("read %s: %w", checkpointName, err)
 	}
 	return parseCheckpoint(text), nil
 }
 
-func parseCheckpoint(text []byte) raft.Index {
+func parseCheckpoint(text []byte) checkpointFile {
 	props, err := parseProperties(string(text))
 	if err != nil {
-		return -1
+		return checkpointFile{-1, -1}
 	}
-	n, err := strconv.ParseInt(props["committedIndex"], 10, 64)
-	if err != nil || n < 0 {
-		return -1
+	index := func(key string) raft.Index {
+		n, err := strconv.ParseInt(props[key], 10, 64)
+		if err != nil || n < 0 {
+			return -1
+		}
+		return raft.Index(n)
 	}
-	return raft.Index(n)
+	return checkpointFile{commit: index("committedIndex"), end: index("endIndex")}
 }

@@ -104,12 +104,23 @@ func (in *Inspector) open(fs vfs.FS, dataDirs []string) (err error) {
 		in.problems = append(in.problems, err)
 	}
 	in.info.Term, in.info.Vote = b.term, b.vote
+	if in.known && !b.foreign && dataOK {
+		var offs []int64
+		for _, f := range in.data.files {
+			offs = append(offs, f.off)
+		}
+		if err := in.side.begins(offs); err != nil && (in.side.compat == raft.CompatGo || !in.side.javaSince(fs, in.dir)) {
+			in.problems = append(in.problems, err)
+		}
+	}
 	in.bounds()
 	in.info.Commit = in.side.commit
 	if !in.known {
-		if in.info.Commit, err = readCheckpoint(fs, in.dir); err != nil {
+		c, err := readCheckpoint(fs, in.dir)
+		if err != nil {
 			return err
 		}
+		in.info.Commit = c.commit
 		if in.info.Commit < in.info.First-1 || in.info.Commit > in.info.Last {
 			in.info.Commit = -1
 		}

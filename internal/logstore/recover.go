@@ -12,6 +12,7 @@ import (
 
 	"dledger/internal/entry"
 	"dledger/internal/raft"
+	"dledger/internal/vfs"
 )
 
 // open does the work of Open.
@@ -90,6 +91,9 @@ func (r *recovery) run() (err error) {
 	if err := errors.Join(r.load(&s.data, s.cfg.DataDirs, s.cfg.ReadOnlyDirs), r.load(&s.index, s.index.dirs, nil)); err != nil {
 		return err
 	}
+	if err := r.begins(); err != nil {
+		return err
+	}
 	if r.known && !r.m.clean {
 		// If only the process died, a power cut may still undo what it did to the directories, in part.
 		if err := s.syncDirs(slices.Concat(s.index.dirs, s.data.dirs)); err != nil {
@@ -156,10 +160,52 @@ func (l *files) irregular() (name string, err error) {
 		case f.off%l.size != 0:
 			return f.name, fmt.Errorf("does not begin at a multiple of %d", l.size)
 		case i > 0 && f.off != l.list[i-1].off+l.size:
-			return f.name, fmt.Errorf("does not follow %s: files between them are missing", l.list[i-1].name)
+			return f.name, fmt.Errorf("does not follow %s: %w", l.list[i-1].name, missing(l.list[i-1].off+l.size))
 		}
 	}
 	return "", nil
+}
+
+// missing is the error of a data file that holds entries and that lies in none of the directories.
+func missing(off int64) error {
+	return fmt.Errorf("file %s is missing: name the directory that holds it as a data path, or put it back from a copy; "+
+		"where it is gone, replace the node as one that lost its data", fileName(off))
+}
+
+// begins tells whether the file is there in which the log begins, as far as the sidecar knows: what removes entries notes that before the first file goes. A log
+// without any file is another matter: it has lost its tail, which judge notes.
+func (r *recovery) begins() error {
+	if !r.known || r.ballot.foreign {
+		return nil
+	}
+	var offs []int64
+	for _, f := range r.data.list {
+		offs = append(offs, f.off)
+	}
+	err := r.m.begins(offs)
+	if err != nil && !r.ours() && r.m.javaSince(r.fs, r.cfg.Dir) {
+		r.log.Warn("the log begins later than noted; a Java node has worked here since, and may have deleted old files", "reason", err)
+		return nil
+	}
+	return err
+}
+
+// begins tells whether the first file that holds entries is among those at offs, or that there is none.
+func (m *meta) begins(offs []int64) error {
+	if m.reset || max(m.flushed.index, m.durable.index) < m.first {
+		return nil
+	}
+	i := slices.IndexFunc(offs, func(off int64) bool { return off+m.dataSize > m.firstPos })
+	if i < 0 || offs[i] <= m.firstPos {
+		return nil
+	}
+	return fmt.Errorf("the log begins with entry %d, but %w", m.first, missing(m.firstPos-m.firstPos%m.dataSize))
+}
+
+// javaSince tells whether a Java node has worked here since the sidecar was written, though no term or vote of it shows that: it left another file checkpoint.
+func (m *meta) javaSince(fs vfs.FS, dir string) bool {
+	c, err := readCheckpoint(fs, dir)
+	return err == nil && c.end >= 0 && (m.clean && c.end != m.checkpoint.index || c.end > m.flushed.index)
 }
 
 // finishIntents goes on with what a crash interrupted: a reset, a cut, an expiry, the creation of a file.
@@ -639,9 +685,11 @@ func (r *recovery) settle() error {
 	var err error
 	s.commit = r.m.commit
 	if !r.known {
-		if s.commit, err = readCheckpoint(s.fs, s.cfg.Dir); err != nil {
+		c, err := readCheckpoint(s.fs, s.cfg.Dir)
+		if err != nil {
 			return err
 		}
+		s.commit = c.commit
 		if s.commit < s.first-1 || s.commit > s.last.index {
 			s.commit = s.first - 1
 		}
