@@ -61,7 +61,7 @@ type Config struct {
 	Memory     bool // keep the log in memory only (storeType MEMORY)
 
 	DataDirs         []string // where data files go instead of Dir/dledger-ID/data; new files are spread over them
-	ReadOnlyDataDirs []string // further data files, which are not written
+	ReadOnlyDataDirs []string // further data files, which are neither written nor deleted
 	DataFileSize     int64    // bytes, default 1 GiB; alike on all members unless Compat is 0.4
 	IndexFileSize    int64    // bytes, a multiple of 32, default 160 MiB
 

@@ -176,7 +176,7 @@ func (l *Ledger) keep() {
 			}
 			if n > 0 {
 				first := l.store.State().First
-				l.cfg.Logger.Info("old files deleted", "files", n, "first", first)
+				l.cfg.Logger.Info("old files are no longer part of the log", "files", n, "first", first)
 				l.loop.Expired(first)
 			}
 		}

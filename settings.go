@@ -152,7 +152,7 @@ var settings = slices.Concat([]Setting{
 	text("peers", "all members, id-host:port joined by ';'", func(c *Config) *string { return &c.Peers }),
 	text("storeBaseDir", "base directory", func(c *Config) *string { return &c.Dir }),
 	list("dataStorePath", "one or several directories for data files, joined by ','", ",", func(c *Config) *[]string { return &c.DataDirs }),
-	list("readOnlyDataStoreDirs", "further data directories, joined by ',', read but not written", ",", func(c *Config) *[]string { return &c.ReadOnlyDataDirs }),
+	list("readOnlyDataStoreDirs", "further data directories, joined by ',', in which nothing is written or deleted", ",", func(c *Config) *[]string { return &c.ReadOnlyDataDirs }),
 	choice("storeType", "FILE, or MEMORY for a log that is gone with the process", []string{"FILE", "MEMORY"}, func(c *Config, i int) { c.Memory = i == 1 }),
 	number("mappedFileSizeForEntryData", "size of a data file in bytes", 256, sizeMax, func(c *Config) *int64 { return &c.DataFileSize }),
 	indexSize(number("mappedFileSizeForEntryIndex", "size of an index file in bytes, a multiple of 32", 32, sizeMax, func(c *Config) *int64 { return &c.IndexFileSize })),

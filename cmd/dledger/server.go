@@ -71,7 +71,7 @@ port. --set applies to each of them, the other flags that set a key cannot be us
 	f.StringVarP(&o.id, "id", "i", "n0", "id of this node")
 	f.StringVarP(&o.peers, "peers", "p", "n0-localhost:20911", "all nodes of the group, id-host:port joined by ';'")
 	f.StringVarP(&o.dir, "store-base-dir", "s", "/tmp/dledgerstore", "base directory; the node's files are in dledger-ID in it")
-	f.StringVar(&o.readOnly, "read-only-data-store-dirs", "", "further directories of data files, joined by ',', which are not written to")
+	f.StringVar(&o.readOnly, "read-only-data-store-dirs", "", "further directories of data files, joined by ',', in which nothing is written or deleted")
 	f.StringVar(&o.throttle, "peer-push-throttle-point", "", "bytes a follower must be behind before the quota applies")
 	f.StringVar(&o.quota, "peer-push-quotas", "", "bytes a second to a follower that far behind")
 	f.StringVar(&o.preferred, "preferred-leader-id", "", "nodes that should lead, joined by ';'")

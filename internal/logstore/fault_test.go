@@ -515,6 +515,7 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{Dir: "d", DataFileSize: 55},
 		{Dir: "d", IndexFileSize: 33},
 		{Dir: "d", DataDirs: []string{"x"}, ReadOnlyDirs: []string{"x"}},
+		{Dir: "d", DataDirs: []string{"x", "y/"}, ReadOnlyDirs: []string{"y", "./x"}},
 		{Dir: "d", Retention: Retention{DeleteWhen: "4;25"}},
 		{Dir: "d", Retention: Retention{DeleteWhen: "four"}},
 	} {

@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -240,10 +241,17 @@ func (s *Store) detach(l *files, lo, hi int) []*file {
 	return gone
 }
 
-// unlink removes files that are no longer in a list, and gives their directories, each once.
+// unlink removes files that are no longer in a list, and gives their directories, each once. What lies in a read-only path stays there; the next start leaves it out
+// again.
 func (s *Store) unlink(gone []*file) (dirs []string, err error) {
 	var errs []error
+	var left []string
 	for _, f := range gone {
+		if f.readOnly {
+			left = append(left, f.name)
+			s.done(f)
+			continue
+		}
 		if err := s.fs.Remove(f.name); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -252,7 +260,56 @@ func (s *Store) unlink(gone []*file) (dirs []string, err error) {
 		}
 		s.done(f)
 	}
+	if len(left) > 0 {
+		s.log.Info("files of read-only paths are not part of the log; they stay where they are", "files", len(left), "first", left[0])
+	}
 	return dirs, errors.Join(errs...)
+}
+
+// erasable tells whether all of the data files from pos on may be written to and removed.
+func (s *Store) erasable(pos int64) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, f := range s.data.list {
+		if f.readOnly && f.off+s.data.size > pos {
+			return fmt.Errorf("%s holds the end of the log, or what has to be erased behind it, but lies in a read-only path; start with the path as one that is written to", f.name)
+		}
+	}
+	return nil
+}
+
+// empty tells whether every byte of a file is 0, as of one that was made ahead.
+func (f *file) empty() (bool, error) {
+	src := source{size: f.size, files: []sourceFile{{off: f.off, name: f.name, f: f.File}}}
+	return src.zerosFrom(f.off)
+}
+
+// untwin gives a sorted list without the files whose position another file has as well, and those. A file that was made ahead in a path that is read-only now has
+// such a twin, which holds the entries: what is empty gives way, and else what is read-only. Two files that both may be right are an error.
+func untwin(list []*file) (kept, twins []*file, err error) {
+	for _, f := range list {
+		if len(kept) == 0 || kept[len(kept)-1].off != f.off {
+			kept = append(kept, f)
+			continue
+		}
+		o := kept[len(kept)-1]
+		oEmpty, err := o.empty()
+		if err != nil {
+			return nil, nil, err
+		}
+		fEmpty, err := f.empty()
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case oEmpty && !fEmpty, oEmpty == fEmpty && o.readOnly && !f.readOnly:
+			kept[len(kept)-1], twins = f, append(twins, o)
+		case fEmpty, f.readOnly && !o.readOnly:
+			twins = append(twins, f)
+		default:
+			return nil, nil, fmt.Errorf("%s and %s are the same file", o.name, f.name)
+		}
+	}
+	return kept, twins, nil
 }
 
 // without gives list less what is gone, in new memory: a sync may be at work on the old.
@@ -281,7 +338,7 @@ type found struct {
 	readOnly bool
 }
 
-// listFiles gives the files of directories whose names are positions, sorted, and the names of the others.
+// listFiles gives the files of directories whose names are positions, sorted, and the names of the others. A position may be there more than once.
 func listFiles(fs vfs.FS, dirs, readOnlyDirs []string) (list []found, strange []string, err error) {
 	seen := map[string]bool{}
 	for i, d := range slices.Concat(dirs, readOnlyDirs) {
@@ -310,11 +367,6 @@ func listFiles(fs vfs.FS, dirs, readOnlyDirs []string) (list []found, strange []
 			list = append(list, found{off: off, name: full, size: info.Size, readOnly: i >= len(dirs) || slices.Contains(readOnlyDirs, d)})
 		}
 	}
-	slices.SortFunc(list, func(a, b found) int { return int(min(max(a.off-b.off, -1), 1)) })
-	for i := 1; i < len(list); i++ {
-		if list[i].off == list[i-1].off {
-			return nil, nil, fmt.Errorf("%s and %s are the same file", list[i-1].name, list[i].name)
-		}
-	}
+	slices.SortStableFunc(list, func(a, b found) int { return cmp.Compare(a.off, b.off) })
 	return list, strange, nil
 }

@@ -89,13 +89,13 @@ func (in *Inspector) open(fs vfs.FS, dataDirs []string) (err error) {
 		return err
 	}
 	var dataOK bool
-	if in.data, dataOK, err = in.load(fs, dataDirs, in.side.dataSize); err != nil {
+	if in.data, dataOK, err = in.load(fs, dataDirs, in.side.dataSize, in.side.firstPos); err != nil {
 		return err
 	}
 	if !dataOK {
 		in.data.files = in.data.files[:0] // named in problems; no position can be trusted
 	}
-	if in.index, in.readIndex, err = in.load(fs, []string{filepath.Join(in.dir, "index")}, in.side.indexSize); err != nil {
+	if in.index, in.readIndex, err = in.load(fs, []string{filepath.Join(in.dir, "index")}, in.side.indexSize, int64(in.side.first)*entry.IndexSize); err != nil {
 		return err
 	}
 	in.info = Info{Commit: -1, DataFileSize: in.data.size, IndexFileSize: in.index.size, Ours: in.known, Clean: in.side.clean, Compat: in.side.compat}
@@ -128,8 +128,9 @@ func (in *Inspector) open(fs vfs.FS, dataDirs []string) (err error) {
 	return nil
 }
 
-// load opens the files of a list, and tells whether they follow each other. The size is that of the sidecar or, without one, of the first file.
-func (in *Inspector) load(fs vfs.FS, dirs []string, size int64) (source, bool, error) {
+// load opens the files of a list that do not lie wholly before byte from, and tells whether they follow each other. The size is that of the sidecar or, without one, of
+// the first file.
+func (in *Inspector) load(fs vfs.FS, dirs []string, size, from int64) (source, bool, error) {
 	list, strange, err := listFiles(fs, dirs, nil)
 	if err != nil {
 		return source{}, false, err
@@ -151,8 +152,18 @@ func (in *Inspector) load(fs vfs.FS, dirs []string, size int64) (source, bool, e
 		if src.size == 0 {
 			src.size, l.size = f.size, f.size
 		}
-		src.files = append(src.files, sourceFile{off: f.off, name: f.name, f: vf})
-		l.list = append(l.list, newFile(vf, f.name, f.off, f.size))
+		if from == 0 || f.off+src.size > from {
+			l.list = append(l.list, newFile(vf, f.name, f.off, f.size))
+		}
+	}
+	if l.list, _, err = untwin(l.list); err != nil {
+		return src, false, err
+	}
+	if n := len(l.list); in.known && n > 0 && l.list[n-1].size == 0 {
+		l.list = l.list[:n-1] // a crash may leave it, and the next start leaves it out
+	}
+	for _, f := range l.list {
+		src.files = append(src.files, sourceFile{off: f.off, name: f.name, f: f.File})
 	}
 	if src.size == 0 && len(src.files) > 0 {
 		in.problems = append(in.problems, fmt.Errorf("%s is empty", src.files[0].name))

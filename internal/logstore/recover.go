@@ -57,6 +57,11 @@ func (s *Store) open() (err error) {
 	r := recovery{Store: s, m: m, known: known, torn: -1, sameBoot: known && boot != "" && m.boot == bootSum(boot)}
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()
+	defer func() {
+		for _, f := range r.gone { // where the start has failed before they could go
+			s.done(f)
+		}
+	}()
 	return r.run()
 }
 
@@ -67,6 +72,7 @@ type recovery struct {
 	known    bool // there was one
 	sameBoot bool // the machine did not restart since: what was written is there, synced or not
 	ballot   ballot
+	gone     []*file // that are not part of the log, for unlink
 	src      source
 	rebuild  bool // the index files cannot be used and are made anew from the data
 	full     bool // everything is scanned: there is damage somewhere
@@ -148,6 +154,36 @@ func (r *recovery) load(l *files, dirs, readOnlyDirs []string) error {
 		o.readOnly = f.readOnly
 		l.list = append(l.list, o)
 	}
+	kept, twins, err := untwin(l.list)
+	if err != nil {
+		return err
+	}
+	l.list = kept
+	r.gone = append(r.gone, twins...)
+	return nil
+}
+
+// unprepared takes the files off the end of the list that were made ahead in what is a read-only path now, and what is behind them, which is empty, too.
+func (r *recovery) unprepared() error {
+	l := &r.data
+	n := len(l.list)
+	if !slices.ContainsFunc(l.list, func(f *file) bool { return f.readOnly }) {
+		return nil
+	}
+	for i := n - 1; i >= 0; i-- {
+		empty, err := l.list[i].empty()
+		if err != nil {
+			return err
+		}
+		if !empty {
+			break
+		}
+		if l.list[i].readOnly {
+			n = i
+		}
+	}
+	r.gone = append(r.gone, l.list[n:]...)
+	l.list = slices.Clone(l.list[:n])
 	return nil
 }
 
@@ -217,14 +253,29 @@ func (r *recovery) finishIntents() error {
 			return err
 		}
 	}
+	if err := r.unprepared(); err != nil {
+		return err
+	}
+	if r.m.reset || r.m.cut {
+		if err := s.erasable(r.m.keep.end); err != nil {
+			return err
+		}
+	}
 	if r.m.reset {
+		gone := r.gone
+		r.gone = nil
+		if _, err := s.unlink(gone); err != nil {
+			return err
+		}
 		s.begin(r.m.keep)
 		return s.finishReset(r.m.keep)
 	}
 	s.createMu.Lock()
-	var gone []*file
+	gone := r.gone
+	r.gone = nil
 	if r.known {
-		gone = append(s.dropBefore(&s.data, r.m.firstPos), s.dropBefore(&s.index, int64(r.m.first)*entry.IndexSize)...)
+		gone = append(gone, s.dropBefore(&s.data, r.m.firstPos)...)
+		gone = append(gone, s.dropBefore(&s.index, int64(r.m.first)*entry.IndexSize)...)
 	}
 	for _, l := range []*files{&s.data, &s.index} {
 		// Where a file system cannot make whole files appear, a crash may leave an empty one.
@@ -700,8 +751,8 @@ func (r *recovery) settle() error {
 		s.term, s.vote = s.last.term, UnknownVote
 	}
 	s.tail.reset(s.last)
-	if f := s.data.find(s.last.end); f != nil && f.readOnly {
-		return fmt.Errorf("%s holds the end of the log, but lies in a read-only path", f.name)
+	if err := s.erasable(s.last.end); err != nil {
+		return err
 	}
 
 	boot := bootSum(s.fs.BootID())

@@ -57,8 +57,9 @@ func (r Retention) withDefaults() (Retention, error) {
 const expireMax = 10
 
 // Expire deletes data files, oldest first, as Retention says, and the index files that go with them: never the one that holds the last entry, never one that
-// holds an entry above the commit index. The log's first entry moves up; State.PrevTerm keeps the term before it.
-func (s *Store) Expire() (deleted int, err error) {
+// holds an entry above the commit index. The log's first entry moves up; State.PrevTerm keeps the term before it. Files in read-only paths stay, but are no longer part
+// of the log. It gives how many data files are not.
+func (s *Store) Expire() (expired int, err error) {
 	if e := s.failure.Load(); e != nil {
 		return 0, *e
 	}
@@ -156,7 +157,11 @@ func (s *Store) raise(first mark) (data, index []*file, err error) {
 	data = s.dropBefore(&s.data, first.pos)
 	index = s.dropBefore(&s.index, int64(first.index)*entry.IndexSize)
 	s.mu.Lock()
-	s.stats.Expired += int64(len(data))
+	for _, f := range data {
+		if !f.readOnly {
+			s.stats.Expired++
+		}
+	}
 	s.mu.Unlock()
 	s.log.Info("expired data files go", "files", len(data), "first", first.index)
 	return data, index, nil

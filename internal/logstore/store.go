@@ -88,7 +88,7 @@ type Config struct {
 	Dir string // ROOT = <storeBaseDir>/dledger-<id>; made if missing
 
 	DataDirs     []string // default ROOT/data. With several, file number k goes to the k mod n-th of those that have space
-	ReadOnlyDirs []string // data files in these are read and expired, never written
+	ReadOnlyDirs []string // data files in these are read, never written and never removed
 
 	DataFileSize  int64 // bytes, default 1 GiB
 	IndexFileSize int64 // bytes, a multiple of 32, default 160 MiB
@@ -124,10 +124,9 @@ func (c Config) withDefaults() (Config, error) {
 	if len(c.DataDirs) == 0 {
 		c.DataDirs = []string{filepath.Join(c.Dir, "data")}
 	}
-	for _, d := range c.ReadOnlyDirs {
-		if slices.Contains(c.DataDirs, d) && len(c.DataDirs) == 1 {
-			return c, fmt.Errorf("logstore: the only data path %s is read-only", d)
-		}
+	c.DataDirs, c.ReadOnlyDirs = cleaned(c.DataDirs), cleaned(c.ReadOnlyDirs)
+	if !slices.ContainsFunc(c.DataDirs, func(d string) bool { return !slices.Contains(c.ReadOnlyDirs, d) }) {
+		return c, fmt.Errorf("logstore: data path %s is read-only, and there is no other one", c.DataDirs[0])
 	}
 	if c.DataFileSize == 0 {
 		c.DataFileSize = DefaultDataFileSize
@@ -159,6 +158,14 @@ func (c Config) withDefaults() (Config, error) {
 	var err error
 	c.Retention, err = c.Retention.withDefaults()
 	return c, err
+}
+
+// cleaned gives each directory the one spelling by which it is known again.
+func cleaned(dirs []string) (out []string) {
+	for _, d := range dirs {
+		out = append(out, filepath.Clean(d))
+	}
+	return out
 }
 
 // mark names an entry and where it begins; index first-1 with the position of the first entry stands for "before the first".
@@ -277,7 +284,7 @@ type Stats struct {
 	CacheReads, DiskReads   int64         // Read calls by where they found their entries
 	DataFiles, IndexFiles   int
 	CacheBytes              int64
-	Expired                 int64 // data files deleted by Expire
+	Expired                 int64 // data files that Expire took out of the log and deleted
 	Damages                 int64 // damaged stretches found
 	Repaired                int64 // entries that Repair made whole
 	Mended                  int64 // index and blank records that were made whole from what is around them

@@ -34,6 +34,9 @@ func (s *Store) Truncate(last raft.Index) error {
 		return err
 	}
 	defer s.ioMu.Unlock()
+	if err := s.erasable(keep.end); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	if s.durable.index > last {
 		s.durable = keep
@@ -150,6 +153,9 @@ func (s *Store) Reset(next raft.Index, pos int64, prevTerm raft.Term) error {
 	defer s.expireMu.Unlock()
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()
+	if err := s.erasable(pos); err != nil {
+		return err
+	}
 	keep := mark{index: next - 1, term: prevTerm, pos: pos, end: pos}
 	err := s.side.save(func(m *meta) {
 		m.reset, m.keep, m.clean, m.hurt = true, keep, false, false
