@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -111,27 +112,80 @@ func (s *Store) expirable(now time.Time, force bool) (mark, error) {
 				break
 			}
 		}
-		b, err := s.ReadAt(next, entry.HeaderSize)
-		if errors.Is(err, ErrOutOfRange) {
-			break // the owner has cut the log meanwhile
+		index, err := s.beginningAt(next, commit)
+		switch {
+		case errors.Is(err, ErrOutOfRange):
+			return found, nil // the owner has cut the log meanwhile, or the entry is not committed: the new first one must stay
+		case errors.As(err, new(*DamageError)):
+			continue // it cannot become the first; it goes together with the files before the next one that begins well
+		case err != nil:
+			return none, err
 		}
+		term, err := s.Term(index - 1)
 		if err != nil {
 			return none, err
 		}
-		h, err := entry.Parse(b)
-		if err != nil {
-			return none, &DamageError{File: list[i+1].name, Index: -1, Err: err}
-		}
-		if h.Index > commit {
-			break // the new first entry must stay, too: the owner may cut what is not committed
-		}
-		term, err := s.Term(h.Index - 1)
-		if err != nil {
-			return none, err
-		}
-		found = mark{index: h.Index, term: term, pos: next}
+		found = mark{index: index, term: term, pos: next}
 	}
 	return found, nil
+}
+
+// beginningAt gives the index of the committed entry that begins a data file, at pos. Its header alone says which entry that is, so it has to carry its checksum or, as a
+// Java leader wrote it, to agree with its index record. Else it is damaged, which is marked.
+func (s *Store) beginningAt(pos int64, commit raft.Index) (raft.Index, error) {
+	for again := false; ; again = true {
+		b, err := s.ReadAt(pos, entry.HeaderSize)
+		if err != nil {
+			return -1, err
+		}
+		i, err := s.believed(b, pos)
+		if err != nil {
+			i = s.indexedAt(pos)
+			err = &DamageError{File: fileName(pos), Index: i, Err: err}
+		}
+		if i > commit {
+			return -1, fmt.Errorf("%w: entry %d is not committed", ErrOutOfRange, i)
+		}
+		if err == nil || again || !s.suspect(err) {
+			return i, err
+		}
+	}
+}
+
+// believed gives the index of the entry at pos as its header b says, if that can be believed.
+func (s *Store) believed(b []byte, pos int64) (raft.Index, error) {
+	h, err := entry.Parse(b)
+	switch {
+	case err != nil:
+		return -1, err
+	case !entry.HeaderSealed(b) && h.ChainCRC != 0:
+		return -1, entry.ErrChain
+	case !entry.HeaderSealed(b) && s.sealed.Load():
+		return -1, errBare
+	case h.Pos != pos && !s.side.moved():
+		return -1, errPosition
+	case h.Pos == pos && entry.HeaderSealed(b):
+		return h.Index, nil
+	}
+	r := s.rawRecords(h.Index, 1)
+	if term, err := s.Term(h.Index); err != nil || term != h.Term {
+		return -1, errOrder
+	}
+	if want := (entry.Record{Magic: h.Magic, Pos: pos, Size: h.Size, Index: h.Index, Term: h.Term}); len(r) != 1 || !sameRecord(r[0], want) {
+		return -1, errors.New("header and index record differ")
+	}
+	return h.Index, nil
+}
+
+// indexedAt gives the entry that lies at pos by what the index records say.
+func (s *Store) indexedAt(pos int64) raft.Index {
+	s.mu.RLock()
+	first, last := s.first, s.last.index
+	s.mu.RUnlock()
+	return first + raft.Index(sort.Search(int(last-first), func(n int) bool {
+		r := s.rawRecords(first+raft.Index(n), 1)
+		return len(r) == 0 || r[0].Pos >= pos
+	}))
 }
 
 // raise moves the log's first entry up, durably, and gives the files that are no longer part of it.

@@ -210,7 +210,7 @@ type Store struct {
 	// Truncate, Reset, and Expire for its bookkeeping. It is taken before createMu and mu.
 	ioMu ioLock
 	says checkpointFile // written last; guarded by ioMu
-	// expireMu keeps Reset and a round of Expire apart; it is taken before ioMu.
+	// expireMu keeps Reset and a round of Expire apart; it is taken before careMu and ioMu.
 	expireMu ioLock
 	// createMu is held while files come and go. It is taken before mu.
 	createMu ioLock
