@@ -263,6 +263,7 @@ func TestUsageErrorsAreOneLineThatNamesTheValue(t *testing.T) {
 		{"dump", "--dir"},
 		{"dump --dir . --pos 3 --index", "--pos 3"},
 		{"verify", "--dir"},
+		{"verify --dir . --against-data-dir d", "--against-data-dir d"},
 		{"up --nodes 2", "2"},
 		{"up --dir /nowhere --port-base 31000 --set group=x", "group=x"},
 		{"up --port-base 65530 --nodes 3", "65530"},

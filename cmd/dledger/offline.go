@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -24,39 +25,56 @@ func nodeDir(dir string) (string, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return "", err
 	}
-	for _, sub := range []string{"data", "index", "currterm"} {
-		if _, err := os.Stat(filepath.Join(dir, sub)); err == nil {
-			return dir, nil
-		}
+	if isNode(dir) {
+		return dir, nil
 	}
-	found, err := filepath.Glob(filepath.Join(dir, "dledger-*", "data"))
+	found, err := filepath.Glob(filepath.Join(dir, "dledger-*"))
 	if err != nil {
 		return "", err
 	}
+	found = slices.DeleteFunc(found, func(d string) bool { return !isNode(d) })
 	switch len(found) {
 	case 0:
 		return "", fmt.Errorf("%s is no directory of a node: it has neither data nor a dledger-… in it", dir)
 	case 1:
-		return filepath.Dir(found[0]), nil
+		return found[0], nil
 	}
 	var names []string
 	for _, f := range found {
-		names = append(names, filepath.Base(filepath.Dir(f)))
+		names = append(names, filepath.Base(f))
 	}
 	return "", fmt.Errorf("%s holds several nodes (%s), name one of them", dir, strings.Join(names, ", "))
 }
 
-func inspect(dir string, dataDirs []string) (*logstore.Inspector, error) {
+// isNode tells whether a directory has anything in it that a node makes; its data files may lie elsewhere.
+func isNode(dir string) bool {
+	return slices.ContainsFunc([]string{"data", "index", "currterm"}, func(name string) bool {
+		_, err := os.Stat(filepath.Join(dir, name))
+		return err == nil
+	})
+}
+
+// dataDirs is a flag for nodes whose data files are not in the usual place.
+type dataDirs struct {
+	flag string
+	dirs []string
+}
+
+func (d *dataDirs) add(cmd *cobra.Command, flag, usage string) {
+	d.flag = flag
+	cmd.Flags().StringSliceVar(&d.dirs, flag, nil, usage)
+}
+
+func inspect(dir string, data *dataDirs) (*logstore.Inspector, error) {
 	dir, err := nodeDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	return logstore.Inspect(vfs.OS(), dir, dataDirs...)
-}
-
-// dataDirFlag is for nodes whose data files are not in the usual place.
-func dataDirFlag(cmd *cobra.Command, dirs *[]string) {
-	cmd.Flags().StringSliceVar(dirs, "data-dir", nil, "directories of the data files, where they are not in DIR/data")
+	in, err := logstore.Inspect(vfs.OS(), dir, data.dirs...)
+	if errors.Is(err, logstore.ErrNoDataFiles) {
+		err = fmt.Errorf("%w; name their directories with --%s", err, data.flag)
+	}
+	return in, err
 }
 
 // dumpedEntry and dumpedRecord are what dump prints as JSON.
@@ -80,7 +98,7 @@ type dumpedRecord struct {
 
 func newDump() *cobra.Command {
 	var dir string
-	var dataDirs []string
+	var data dataDirs
 	var index, body, asJSON bool
 	var from, to, pos int64
 	cmd := &cobra.Command{
@@ -95,7 +113,7 @@ running on it. The directory is that of the node (…/dledger-n0), or the one ab
 			if pos >= 0 && (index || cmd.Flags().Changed("from")) {
 				return usage("--pos %d: not together with --index or --from", pos)
 			}
-			in, err := inspect(dir, dataDirs)
+			in, err := inspect(dir, &data)
 			if err != nil {
 				return err
 			}
@@ -112,7 +130,7 @@ running on it. The directory is that of the node (…/dledger-n0), or the one ab
 	}
 	f := cmd.Flags()
 	f.StringVar(&dir, "dir", "", "directory of the node")
-	dataDirFlag(cmd, &dataDirs)
+	data.add(cmd, "data-dir", "directories of the data files, where they are not in DIR/data")
 	f.BoolVar(&index, "index", false, "print index records instead of entries")
 	f.Int64Var(&from, "from", 0, "index of the first entry")
 	f.Int64Var(&to, "to", -1, "index of the last entry; -1 = the last one there is")
@@ -222,7 +240,7 @@ type verified struct {
 
 func newVerify() *cobra.Command {
 	var dir, against string
-	var dataDirs []string
+	var data, otherData dataDirs
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "verify",
@@ -232,11 +250,15 @@ checksums, order and positions. It changes nothing, and a server may be running 
 With --against it also proves that two nodes hold the same bytes up to the smaller commit index.
 The exit code is 0 if all is well.`,
 		Example: `  dledger verify --dir /var/lib/dledger/dledger-n0
-  dledger verify --dir /a/dledger-n0 --against /b/dledger-n1`,
+  dledger verify --dir /a/dledger-n0 --against /b/dledger-n1
+  dledger verify --dir /a/dledger-n0 --data-dir /disk1/a,/disk2/a --against /b/dledger-n1 --against-data-dir /disk1/b,/disk2/b`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if against == "" && len(otherData.dirs) > 0 {
+				return usage("--%s %s: only with --against", otherData.flag, strings.Join(otherData.dirs, ","))
+			}
 			p := newPrinter(cmd.OutOrStdout(), asJSON)
-			in, err := inspect(dir, dataDirs)
+			in, err := inspect(dir, &data)
 			if err != nil {
 				return err
 			}
@@ -247,7 +269,7 @@ The exit code is 0 if all is well.`,
 			if against == "" {
 				return nil
 			}
-			other, err := inspect(against, nil)
+			other, err := inspect(against, &otherData)
 			if err != nil {
 				return err
 			}
@@ -259,8 +281,9 @@ The exit code is 0 if all is well.`,
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of the node")
-	dataDirFlag(cmd, &dataDirs)
+	data.add(cmd, "data-dir", "directories of the data files, where they are not in DIR/data")
 	cmd.Flags().StringVar(&against, "against", "", "directory of another node of the same group")
+	otherData.add(cmd, "against-data-dir", "directories of the data files of that node, where they are not in its directory")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, one object a line")
 	return cmd
 }

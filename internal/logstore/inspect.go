@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"dledger/internal/entry"
 	"dledger/internal/raft"
@@ -25,6 +26,7 @@ type Inspector struct {
 	known     bool // side was read
 	info      Info
 	problems  []error // found by Inspect already
+	noLog     error   // why no position in the data files can be trusted; one of problems
 	opened    []vfs.File
 }
 
@@ -53,7 +55,10 @@ type Item struct {
 // Body is the entry's body; good until the next item.
 func (it Item) Body() []byte { return it.Bytes[entry.HeaderSize:] }
 
-// Inspect opens the files of ROOT dir for reading. dataDirs replaces the default, dir/data.
+// ErrNoDataFiles: a directory belongs to a log whose data files are not where they were looked for.
+var ErrNoDataFiles = errors.New("the data files of the log are not here")
+
+// Inspect opens the files of ROOT dir for reading. dataDirs, which have to be there, replace the default, dir/data.
 func Inspect(fs vfs.FS, dir string, dataDirs ...string) (*Inspector, error) {
 	in := &Inspector{dir: dir}
 	if err := in.open(fs, dataDirs); err != nil {
@@ -81,6 +86,11 @@ func (in *Inspector) open(fs vfs.FS, dataDirs []string) (err error) {
 	} else if !info.Dir {
 		return fmt.Errorf("%s is no directory", in.dir)
 	}
+	for _, d := range dataDirs {
+		if _, err := fs.Stat(d); err != nil {
+			return err
+		}
+	}
 	if len(dataDirs) == 0 {
 		dataDirs = []string{filepath.Join(in.dir, "data")}
 	}
@@ -93,12 +103,16 @@ func (in *Inspector) open(fs vfs.FS, dataDirs []string) (err error) {
 		return err
 	}
 	if !dataOK {
-		in.data.files = in.data.files[:0] // named in problems; no position can be trusted
+		in.data.files = in.data.files[:0]
+		in.noLog = in.problems[len(in.problems)-1]
 	}
 	if in.index, in.readIndex, err = in.load(fs, []string{filepath.Join(in.dir, "index")}, in.side.indexSize, int64(in.side.first)*entry.IndexSize); err != nil {
 		return err
 	}
 	in.info = Info{Commit: -1, DataFileSize: in.data.size, IndexFileSize: in.index.size, Ours: in.known, Clean: in.side.clean, Compat: in.side.compat}
+	if lacks := in.known && in.side.holdsEntries() || !in.known && len(in.index.files) > 0; lacks && dataOK && len(in.data.files) == 0 {
+		return fmt.Errorf("%s: %w: there are none in %s", in.dir, ErrNoDataFiles, strings.Join(dataDirs, ", "))
+	}
 	b, err := loadBallot(fs, in.dir, 0, false)
 	if err != nil {
 		in.problems = append(in.problems, err)
@@ -209,9 +223,13 @@ func (in *Inspector) cutAt(i raft.Index) bool {
 }
 
 // Entries walks over the entries from index from on, or from the first one. It ends with the last one, or with an error that names the place
-// where the next should be if other bytes stand there; what an older leader left behind the end counts as the end.
+// where the next should be if other bytes stand there, or that tells that it was there; what an older leader left behind the end counts as the end.
 func (in *Inspector) Entries(from raft.Index) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
+		if in.noLog != nil {
+			yield(Item{}, in.noLog)
+			return
+		}
 		sc := in.seek(from)
 		for {
 			if in.cutAt(sc.next) {
@@ -224,8 +242,11 @@ func (in *Inspector) Entries(from raft.Index) iter.Seq2[Item, error] {
 				return
 			}
 		}
-		if !isEnd(sc.err) {
+		switch {
+		case !isEnd(sc.err):
 			yield(Item{}, in.data.damage(sc.pos, sc.next, sc.err))
+		case in.known && sc.next <= in.sure():
+			yield(Item{}, in.endsEarly(sc.next-1))
 		}
 	}
 }
@@ -254,6 +275,10 @@ func (in *Inspector) item(sc *scanner) Item {
 // Records walks over the index records of the entries from index from on, or from the first one, as far as the log goes.
 func (in *Inspector) Records(from raft.Index) iter.Seq2[entry.Record, error] {
 	return func(yield func(entry.Record, error) bool) {
+		if in.noLog != nil {
+			yield(entry.Record{}, in.noLog)
+			return
+		}
 		for i := max(from, in.info.First); i <= in.info.Last; i++ {
 			r, err := in.record(i)
 			if !yield(r, err) || err != nil {
@@ -327,9 +352,14 @@ func (in *Inspector) Verify() (Report, error) {
 		rep.Info.Last, rep.Info.End = sc.next-1, sc.at+int64(sc.hdr.Size)
 	}
 	if rep.Info.Last < sure && len(rep.Problems) == 0 {
-		rep.problem(fmt.Errorf("%s: the log ends at entry %d, but entry %d was there", in.dir, rep.Info.Last, sure))
+		rep.problem(in.endsEarly(rep.Info.Last))
 	}
 	return rep, in.checkBehind(&rep, sc)
+}
+
+// endsEarly is the error of a log that ends at entry last, before what is sure.
+func (in *Inspector) endsEarly(last raft.Index) error {
+	return fmt.Errorf("%s: the log ends at entry %d, but entry %d was there", in.dir, last, in.sure())
 }
 
 // sure is the last entry that must be whole: everything up to it was written before the sidecar's words were.

@@ -228,7 +228,7 @@ func (r *recovery) begins() error {
 
 // begins tells whether the first file that holds entries is among those at offs, or that there is none.
 func (m *meta) begins(offs []int64) error {
-	if m.reset || max(m.flushed.index, m.durable.index) < m.first {
+	if !m.holdsEntries() {
 		return nil
 	}
 	i := slices.IndexFunc(offs, func(off int64) bool { return off+m.dataSize > m.firstPos })
@@ -236,6 +236,11 @@ func (m *meta) begins(offs []int64) error {
 		return nil
 	}
 	return fmt.Errorf("the log begins with entry %d, but %w", m.first, missing(m.firstPos-m.firstPos%m.dataSize))
+}
+
+// holdsEntries tells whether the log has any.
+func (m *meta) holdsEntries() bool {
+	return !m.reset && max(m.flushed.index, m.durable.index) >= m.first
 }
 
 // javaSince tells whether a Java node has worked here since the sidecar was written, though no term or vote of it shows that: it left another file checkpoint.
