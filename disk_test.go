@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"dledger"
 	"dledger/dledgertest"
+	"dledger/internal/vfs"
 )
 
 // small makes data files of 16 KiB and index files to match.
@@ -141,6 +146,72 @@ func TestFailedSyncGivesLeadershipAway(t *testing.T) {
 		appendSome(c, 20, 30)
 		c.Agree()
 	})
+}
+
+// said counts what members log at level Warn and above, by message.
+type said struct {
+	mu    sync.Mutex
+	times map[string]int
+}
+
+func (s *said) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (s *said) WithAttrs([]slog.Attr) slog.Handler           { return s }
+func (s *said) WithGroup(string) slog.Handler                { return s }
+func (s *said) Handle(_ context.Context, r slog.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.times[r.Message]++
+	return nil
+}
+
+// spaceless is a file system that may not tell how much space there is.
+type spaceless struct {
+	vfs.FS
+	fail atomic.Bool
+}
+
+func (s *spaceless) Space(path string) (vfs.Space, error) {
+	if s.fail.Load() {
+		return vfs.Space{}, syscall.EIO
+	}
+	return s.FS.Space(path)
+}
+
+// TestFailureIsLoggedOnce: a disk that failed is in the log once; what cannot be done on it any more, or fails again and again, is not told every second.
+func TestFailureIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	for _, failed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("failed %t", failed), func(t *testing.T) {
+			log := &said{times: map[string]int{}}
+			spaceless := &spaceless{}
+			setup := dledgertest.Setup{Config: func(_ string, c *dledger.Config) {
+				spaceless.FS = c.FS
+				c.FS, c.Logger = spaceless, slog.New(log)
+			}}
+			setup.Run(t, 1, func(c *dledgertest.Cluster) {
+				appendSome(c, 0, 10)
+				if failed {
+					c.Disk("n0").FailSync()
+					if _, err := c.Member("n0").Append(c.T.Context(), body(10)); err == nil {
+						c.T.Error("the append was acknowledged: no disk holds it")
+					}
+				} else {
+					spaceless.fail.Store(true)
+				}
+				time.Sleep(time.Minute)
+				log.mu.Lock()
+				defer log.mu.Unlock()
+				if len(log.times) == 0 {
+					c.T.Error("nothing is in the log")
+				}
+				for message, n := range log.times {
+					if n > 1 {
+						c.T.Errorf("%q is in the log %d times", message, n)
+					}
+				}
+			})
+		})
+	}
 }
 
 // TestSingleMemberAcknowledgesNothingAfterAFailedSync: there is nobody to hand over to.

@@ -157,29 +157,44 @@ func (l *Ledger) keep() {
 	defer checkpoint.Stop()
 	defer expire.Stop()
 	var last raft.Index = -2
+	checkpointing, deleting := trouble{l: l, text: "checkpoint failed"}, trouble{l: l, text: "deleting old files failed"}
 	for {
 		select {
 		case <-l.stop:
 			return
 		case <-checkpoint.C:
 			if c := l.loop.Commit(); c != last {
-				if err := l.store.Checkpoint(); err != nil {
-					l.cfg.Logger.Warn("checkpoint failed", "error", err)
-				}
+				checkpointing.report(l.store.Checkpoint())
 				last = c
 			}
 		case <-expire.C:
 			l.net.greet()
 			n, err := l.store.Expire()
-			if err != nil {
-				l.cfg.Logger.Warn("deleting old files failed", "error", err)
-			}
+			deleting.report(err)
 			if n > 0 {
 				first := l.store.State().First
 				l.cfg.Logger.Info("old files are no longer part of the log", "files", n, "first", first)
 				l.loop.Expired(first)
 			}
 		}
+	}
+}
+
+// trouble is what goes wrong with something that is tried again and again.
+type trouble struct {
+	l    *Ledger
+	text string
+	last string // the error that was logged; "" = it went well since
+}
+
+// report logs an error unless it was the last time's, or tells that the store has failed, which the store has logged.
+func (t *trouble) report(err error) {
+	switch {
+	case err == nil:
+		t.last = ""
+	case !errors.Is(err, logstore.ErrFailed) && err.Error() != t.last:
+		t.last = err.Error()
+		t.l.cfg.Logger.Warn(t.text, "error", err)
 	}
 }
 
