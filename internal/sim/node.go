@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"dledger/internal/logstore"
@@ -390,7 +391,9 @@ func (n *node) keep() {
 		var deleted int
 		if err == nil {
 			n.durable = at
-			deleted, err = n.store.Expire()
+			if n.mayExpire() {
+				deleted, err = n.store.Expire()
+			}
 		}
 		if err != nil && n.damaged(err) {
 			err = nil
@@ -416,6 +419,11 @@ func (n *node) keep() {
 		}
 	}
 	n.after(keepEvery, n.keep)
+}
+
+// mayExpire tells whether no other member may need a copy of an entry that retention would delete.
+func (n *node) mayExpire() bool {
+	return !slices.ContainsFunc(n.w.nodes, func(m *node) bool { return m != n && m.rotten })
 }
 
 // nodeLog is the store as the loop sees it. It translates errors as package dledger does, and notes what is on the disk.

@@ -59,6 +59,7 @@ const (
 	forRot
 	forClock
 	forMisdirected
+	forRottenExpiry
 )
 
 func draw(seed uint64) *setup {
@@ -110,8 +111,8 @@ func draw(seed uint64) *setup {
 	s.gap = pick(r, 30*time.Millisecond, 100*time.Millisecond, 400*time.Millisecond)
 	rots := rot.possible(s) && stream(seed, forRot, 0).IntN(4) == 0
 	misdirects := misdirected.possible(s) && stream(seed, forMisdirected, 0).IntN(6) == 4
-	if rots || misdirects {
-		// Where retention deletes entries nobody may be left who has a good copy.
+	if expires := rots && stream(seed, forRottenExpiry, 0).IntN(3) == 0; misdirects || rots && !expires {
+		// A power cut may harm one member, retention delete on another: nobody may be left who has a good copy. Where bits flip, only their member deletes meanwhile.
 		s.kinds = slices.DeleteFunc(s.kinds, func(k kind) bool { return k == hoursPass || k == nearlyFull || k == fullDisk })
 	}
 	if rots {
