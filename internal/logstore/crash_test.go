@@ -1,9 +1,11 @@
 package logstore
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -36,25 +38,64 @@ func (m model) clone() model {
 	return m
 }
 
+// shape is what the files of a crash test look like beside the blocks of 512 bytes that a crash keeps or loses.
+type shape struct {
+	name string
+	cfg  func(vfs.FS) Config
+	body func(raft.Index, raft.Term) []byte
+	log  int // entries that a script finds
+	roll int // entries that reach the next data file
+}
+
+var shapes = []shape{
+	// Files that are smaller than a block: what a crash may lose is a whole file's change.
+	{"small", small, body, 8, 7},
+	// Files of several blocks, data and index: one block may be lost between two that are kept, in the middle of an entry or of a record's neighbours. A roll goes over
+	// an edge of data files, and over two edges of blocks in the index.
+	{"wide", func(fs vfs.FS) Config {
+		cfg := small(fs)
+		cfg.DataFileSize, cfg.IndexFileSize = 8*vfs.BlockSize, 4*vfs.BlockSize
+		return cfg
+	}, wideBody, 10, 34},
+}
+
+// wideBody gives eight bodies of some 300 bytes, then eight of the short ones, and so on.
+func wideBody(i raft.Index, term raft.Term) []byte {
+	b := body(i, term)
+	if i/8%2 == 0 {
+		b = bytes.Repeat(b, 300/len(b))
+	}
+	return b
+}
+
+// everyShape runs a test with each shape of files.
+func everyShape(t *testing.T, f func(*testing.T, shape)) {
+	for _, s := range shapes {
+		t.Run(s.name, func(t *testing.T) { f(t, s) })
+	}
+}
+
 // crashTest runs a script on a disk, and at each call to the disk tries what a crash there would leave.
 type crashTest struct {
 	t             *testing.T
 	rng           *rand.Rand
 	disk          *vfs.Mem
 	store         *Store
+	shape         shape
 	cfg           Config
 	now           time.Time
 	before, after model // the operation under way leads from one to the other
 	op            string
 	crashes       int
+	holes         map[string]int // crashes that lost one block between two that were kept, by the kind of file: data or index
 	depth         int
 	quick         bool // one kind of crash by chance at each moment
-	whole         bool // every single unsynced block on its own too
+	whole         bool // every single unsynced block too, kept on its own and lost on its own
 	off           bool // no crashes for now
 }
 
 // compatible tells whether what a store says after a crash fits m; sure is the last entry that must be there.
-func (m model) compatible(s *Store, sure raft.Index) error {
+func (m model) compatible(s *Store, sure raft.Index, body func(raft.Index, raft.Term) []byte) error {
 	st := s.State()
 	if st.First != m.first {
 		return fmt.Errorf("first is %d, want %d", st.First, m.first)
@@ -111,7 +152,7 @@ func (c *crashTest) look(disk *vfs.Mem, powerCut bool, how string) {
 		} else if m.first == c.before.first {
 			sure = max(min(c.before.durable, m.last()), m.first-1)
 		}
-		if err := m.compatible(s, sure); err != nil {
+		if err := m.compatible(s, sure, c.shape.body); err != nil {
 			errs = append(errs, err.Error())
 		}
 	}
@@ -179,13 +220,22 @@ func (c *crashTest) crash(where string) {
 		return
 	}
 	if c.whole {
-		for _, p := range pieces(c.disk) {
-			c.look(c.disk.Fork(func(name string, block int64) int {
-				if (piece{name, block}) == p {
-					return vfs.BlockSize
+		all := pieces(c.disk)
+		for _, p := range all {
+			for _, kept := range []bool{true, false} {
+				if len(all) == 1 {
+					continue // all or nothing, which comes below
 				}
-				return 0
-			}), true, fmt.Sprintf("%s, only block %d of %s kept", where, p.block, p.name))
+				if !kept && slices.Contains(all, piece{p.name, p.block - 1}) && slices.Contains(all, piece{p.name, p.block + 1}) {
+					c.holes[filepath.Base(filepath.Dir(p.name))]++
+				}
+				c.look(c.disk.Fork(func(name string, block int64) int {
+					if (piece{name, block} == p) == kept {
+						return vfs.BlockSize
+					}
+					return 0
+				}), true, fmt.Sprintf("%s, of all %d pieces block %d of %s alone kept (%v) or lost", where, len(all), p.block, p.name, kept))
+			}
 		}
 	}
 	only := -1
@@ -236,7 +286,7 @@ func (c *crashTest) append(n int, term raft.Term) {
 	m := c.before
 	var bodies [][]byte
 	for i := range n {
-		bodies = append(bodies, body(m.last()+1+raft.Index(i), term))
+		bodies = append(bodies, c.shape.body(m.last()+1+raft.Index(i), term))
 	}
 	c.do(fmt.Sprintf("append %d to %d of term %d", m.last()+1, m.last()+raft.Index(n), term), func(m *model) {
 		m.terms = append(m.terms, slices.Repeat([]raft.Term{term}, n)...)
@@ -318,10 +368,10 @@ func (c *crashTest) expire() {
 	})
 }
 
-func newCrashTest(t *testing.T, seed uint64) *crashTest {
-	c := &crashTest{t: t, rng: rand.New(rand.NewPCG(seed, 1)), disk: vfs.NewMem(), now: time.Date(2030, 1, 1, 4, 0, 0, 0, time.UTC)}
+func newCrashTest(t *testing.T, shape shape, seed uint64) *crashTest {
+	c := &crashTest{t: t, shape: shape, holes: map[string]int{}, rng: rand.New(rand.NewPCG(seed, 1)), disk: vfs.NewMem(), now: time.Date(2030, 1, 1, 4, 0, 0, 0, time.UTC)}
 	c.disk.SetClock(func() time.Time { return c.now })
-	c.cfg = small(c.disk)
+	c.cfg = shape.cfg(c.disk)
 	c.cfg.Now = func() time.Time { return c.now }
 	c.before = model{durable: -1, commit: -1, prevTerm: -1}
 	c.store = mustOpen(t, c.cfg)
@@ -331,7 +381,11 @@ func newCrashTest(t *testing.T, seed uint64) *crashTest {
 // After each call to the disk the power may go, with any part of what was not synced reaching the disk: what a sync covered is there, what was
 // truncated is not, the log is one of the two that the operation leads between, and the store opens.
 func TestCrashesLeaveTheLogBeforeOrAfter(t *testing.T) {
-	c := newCrashTest(t, 1)
+	everyShape(t, crashesLeaveTheLogBeforeOrAfter)
+}
+
+func crashesLeaveTheLogBeforeOrAfter(t *testing.T, shape shape) {
+	c := newCrashTest(t, shape, 1)
 	c.vote(1, "n0")
 	c.append(3, 1)
 	c.flush()
@@ -358,7 +412,7 @@ func TestCrashesLeaveTheLogBeforeOrAfter(t *testing.T) {
 	c.expire()
 	c.append(2, 3)
 	c.flush()
-	c.reset(100, 1024+175, 3)
+	c.reset(100, 4*c.cfg.DataFileSize+175, 3)
 	c.append(3, 3)
 	c.flush()
 	c.sync()
@@ -380,12 +434,14 @@ func TestRandomScriptsSurviveCrashes(t *testing.T) {
 	for _, seed := range seeds {
 		t.Run(fmt.Sprintf("-crash.seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
-			c := newCrashTest(t, seed)
-			c.quick = *crashSeed == 0
-			for range 20 {
-				c.random()
+			for _, shape := range shapes {
+				c := newCrashTest(t, shape, seed)
+				c.quick = *crashSeed == 0
+				for range 20 {
+					c.random()
+				}
+				t.Logf("%s files: %d crashes", shape.name, c.crashes)
 			}
-			t.Logf("%d crashes", c.crashes)
 		})
 	}
 }
@@ -394,7 +450,7 @@ func (c *crashTest) random() {
 	m := c.before
 	switch n := c.rng.IntN(20); {
 	case n < 6:
-		c.append(1+c.rng.IntN(6), max(m.term, 1))
+		c.append(1+c.rng.IntN(c.shape.roll), max(m.term, 1))
 	case n < 9:
 		c.flush()
 	case n < 11:
@@ -417,6 +473,6 @@ func (c *crashTest) random() {
 		c.expire()
 	default:
 		c.flush()
-		c.reset(m.last()+1+raft.Index(c.rng.IntN(40)), int64(c.rng.IntN(4))*256+56+int64(c.rng.IntN(100)), max(m.term, 1))
+		c.reset(m.last()+1+raft.Index(c.rng.IntN(40)), int64(c.rng.IntN(4))*c.cfg.DataFileSize+56+int64(c.rng.IntN(100)), max(m.term, 1))
 	}
 }

@@ -23,7 +23,7 @@ func TestCutsAtEveryIndexAndFileEdge(t *testing.T) {
 			if testing.Short() && (int(cut)+more)%3 > 0 {
 				continue
 			}
-			c := newCrashTest(t, seed+uint64(cut+1))
+			c := newCrashTest(t, shapes[0], seed+uint64(cut+1))
 			c.quick, c.off = true, true
 			c.vote(1, "n0")
 			c.append(30, 1)
@@ -38,7 +38,7 @@ func TestCutsAtEveryIndexAndFileEdge(t *testing.T) {
 			c.crash(fmt.Sprintf("cut behind %d, %d entries more", cut, more))
 			c.do("close", func(m *model) { m.durable = m.flushed() }, c.store.Close)
 			c.store = mustOpen(t, c.cfg)
-			if err := c.after.compatible(c.store, c.after.last()); err != nil {
+			if err := c.after.compatible(c.store, c.after.last(), body); err != nil {
 				t.Fatalf("cut behind %d, %d entries more, stopped and started: %v", cut, more, err)
 			}
 			must(t, c.store.Close())
