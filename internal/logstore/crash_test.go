@@ -87,6 +87,7 @@ type crashTest struct {
 	before, after model // the operation under way leads from one to the other
 	op            string
 	crashes       int
+	expired       int            // rounds of retention that moved the first entry up
 	holes         map[string]int // crashes that lost one block between two that were kept, by the kind of file: data or index
 	depth         int
 	quick         bool // one kind of crash by chance at each moment
@@ -339,7 +340,7 @@ func (c *crashTest) reset(next raft.Index, pos int64, term raft.Term) {
 func (c *crashTest) expire() {
 	c.flush()
 	was := c.before
-	c.now = c.now.Add(100 * time.Hour)
+	c.now = c.now.Add(4 * 24 * time.Hour) // at four again, the hour of retention
 	c.op = "expire"
 	// Where the log begins afterwards is asked of a copy.
 	fork := c.disk.Fork(nil)
@@ -358,6 +359,7 @@ func (c *crashTest) expire() {
 	}
 	c.do(fmt.Sprintf("expire up to %d", st.First), func(m *model) {
 		if st.First > was.first {
+			c.expired++
 			m.prevTerm = was.terms[st.First-1-was.first]
 			m.terms = m.terms[st.First-was.first:]
 			m.first = st.First
@@ -409,6 +411,9 @@ func crashesLeaveTheLogBeforeOrAfter(t *testing.T, shape shape) {
 	c.flush()
 	c.commit(15) // ahead of what is durable
 	c.checkpoint()
+	c.append(shape.roll, 3)
+	c.flush()
+	c.commit(c.before.flushed())
 	c.expire()
 	c.append(2, 3)
 	c.flush()
@@ -422,6 +427,9 @@ func crashesLeaveTheLogBeforeOrAfter(t *testing.T, shape shape) {
 	c.flush()
 	c.sync()
 	c.do("close", func(m *model) { m.durable = m.flushed() }, c.store.Close)
+	if c.expired == 0 {
+		t.Error("nothing expired")
+	}
 	t.Logf("%d crashes", c.crashes)
 }
 
