@@ -805,13 +805,19 @@ func TestFailedRecordEndsRun(t *testing.T) {
 	}
 }
 
-// TestCrashAtEveryWrite (M2): images of the disk as a crash before each change would leave it, in four ways, are opened and compared with the log. Some are
-// opened by a member that does not know yet how much was committed.
+// TestCrashAtEveryWrite (M2): images of the disk as a crash before each change would leave it, whole, without what was not synced, and with parts of that by chance, are opened and compared with the log. Some are
+// opened by a member that does not know yet how much was committed. Once with many queues whose files are smaller than a block of the disk, once with one queue whose file
+// has several, so that one may be lost between two that are kept.
 func TestCrashAtEveryWrite(t *testing.T) {
+	t.Run("many queues", func(t *testing.T) { crashAtEveryWrite(t, 4, 3, 16, 2) })
+	t.Run("one queue", func(t *testing.T) { crashAtEveryWrite(t, 1, 1, 5*vfs.BlockSize/20, 30) })
+}
+
+func crashAtEveryWrite(t *testing.T, topics, queues, units, chances int) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	r := newRig(t, func(c *Config) { c.CheckpointEvery = time.Millisecond })
+	r := newRig(t, func(c *Config) { c.CheckpointEvery, c.QueueFileUnits = time.Millisecond, units })
 	r.lead()
 	type image struct {
 		disk *vfs.Mem
@@ -827,17 +833,21 @@ func TestCrashAtEveryWrite(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		calls++
-		for i, keep := range []vfs.Keep{vfs.KeepAll, vfs.KeepNone, vfs.KeepRandom(seed + calls), vfs.KeepRandom(seed - calls)} {
+		keeps := []vfs.Keep{vfs.KeepAll, vfs.KeepNone}
+		for range chances {
+			keeps = append(keeps, vfs.KeepRandom(seed+calls*uint64(len(keeps))))
+		}
+		for i, keep := range keeps {
 			images = append(images, image{r.disk.Fork(keep), fmt.Sprintf("call %d, %v, loss %d", calls, c, i)})
 		}
 		return nil
 	})
 	const n = 90
 	for i := range n {
-		topic := fmt.Sprint("T", rnd.IntN(4))
-		r.put(message(topic, int32(rnd.IntN(3)), fmt.Sprint(i), mq.PropKeys, fmt.Sprint("k", i%5), mq.PropUniqKey, fmt.Sprint("u", i)))
+		topic := fmt.Sprint("T", rnd.IntN(topics))
+		r.put(message(topic, int32(rnd.IntN(queues)), fmt.Sprint(i), mq.PropKeys, fmt.Sprint("k", i%5), mq.PropUniqKey, fmt.Sprint("u", i)))
 		r.settle()
-		if rnd.IntN(5) == 0 {
+		if rnd.IntN(5*12/(topics*queues)) == 0 {
 			if err := r.s.Checkpoint(); err != nil {
 				t.Fatal(err)
 			}
