@@ -3,6 +3,7 @@ package logstore
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
@@ -13,76 +14,264 @@ import (
 	"dledger/internal/vfs"
 )
 
-// A disk that fails once has the last word: whatever comes later is refused, and a restart finds a log that is right.
+// A disk that fails once has the last word: whatever comes later is refused, and a restart finds a log that is right. The n-th call of each kind fails, for every n, in a
+// life that does one of each and has three starts.
 func TestFirstFailureIsFinal(t *testing.T) {
-	for _, op := range []string{"write", "datasync", "create", "syncdir", "zero", "sync", "rename"} {
-		for n := 1; ; n++ {
-			m := vfs.NewMem()
-			s := mustOpen(t, small(m))
-			m.SetHook(vfs.FailNth(op, n, syscall.EIO))
-			synced := raft.Index(-1)
-			err := everything(s, &synced)
-			if err == nil {
-				if n == 1 {
-					t.Errorf("no call of kind %s", op)
-				}
-				break
+	short := &vfs.ShortError{N: 11, Err: syscall.EIO}
+	for _, f := range []struct {
+		op  string
+		err error
+	}{{"open", syscall.EIO}, {"create", syscall.EIO}, {"write", syscall.EIO}, {"write", short}, {"allocate", syscall.EIO}, {"zero", syscall.EIO}, {"datasync", syscall.EIO},
+		{"sync", syscall.EIO}, {"rename", syscall.EIO}, {"syncdir", syscall.EIO}, {"remove", syscall.EIO}} {
+		everyCall(t, f.op, f.err, func(l *life) {
+			err := l.everything(func(f func() error) error { return f() })
+			if err == nil && !l.left && l.hit {
+				t.Fatalf("%s: no call of the store failed by it", l.what)
 			}
-			if !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.EIO) {
-				t.Fatalf("%s %d: %v, want a failed store", op, n, err)
+			if err != nil && !errors.Is(err, syscall.EIO) {
+				t.Fatalf("%s: %v", l.what, err)
 			}
-			_, syncErr := s.Sync()
-			_, expireErr := s.Expire()
-			for i, err := range []error{s.Append(s.tail.last.index+1, 9, 1, bodies(1, 5), nil), s.AppendEncoded(s.tail.last.index+1, nil), s.Flush(),
-				s.Truncate(0), s.Reset(99, 0, 1), s.SaveTerm(9, ""), s.SetCommit(9), s.Checkpoint(), syncErr, expireErr} {
-				if !errors.Is(err, ErrFailed) {
-					t.Fatalf("%s %d: later call %d gives %v, want a failed store", op, n, i, err)
-				}
-			}
-			if err := s.Close(); !errors.Is(err, ErrFailed) {
-				t.Fatalf("%s %d: close gives %v", op, n, err)
-			}
-			m = m.Fork(vfs.KeepNone)
-			s = mustOpen(t, small(m))
-			if st := s.State(); st.Last < synced {
-				t.Fatalf("%s %d: %d entries were synced, %d are there", op, n, synced+1, st.Last+1)
-			}
-			must(t, s.Close())
-		}
+			l.end(err)
+		})
 	}
 }
 
-// everything does one of each, and notes the last index that it knows to be durable.
-func everything(s *Store, synced *raft.Index) (err error) {
-	do := func(f func() error) {
-		if err == nil {
-			err = f()
+// Wherever the space runs out in the same life, the call that needed it is refused and can be repeated, and nothing is lost or seen half; or, where nobody knows any
+// more what the disk holds, it is a failure like any other.
+func TestNoSpaceForAnyCallLosesNothing(t *testing.T) {
+	short := &vfs.ShortError{N: 11, Err: syscall.ENOSPC}
+	for _, f := range []struct {
+		op    string
+		err   error
+		final bool // some of these calls cannot be repeated
+	}{{"open", syscall.ENOSPC, false}, {"create", syscall.ENOSPC, false}, {"write", syscall.ENOSPC, true}, {"write", short, true}, {"allocate", syscall.ENOSPC, false},
+		{"zero", syscall.ENOSPC, true}, {"datasync", syscall.ENOSPC, true}, {"sync", syscall.ENOSPC, false}, {"rename", syscall.ENOSPC, false}, {"syncdir", syscall.ENOSPC, true},
+		{"remove", syscall.ENOSPC, true}} {
+		refused, failed := 0, 0
+		everyCall(t, f.op, f.err, func(l *life) {
+			err := l.everything(func(f func() error) error {
+				for {
+					if l.s == nil { // a start is just tried again
+						if err := f(); err == nil || !errors.Is(err, syscall.ENOSPC) {
+							return err
+						}
+						refused++
+						continue
+					}
+					before := l.s.State()
+					err := f()
+					if err == nil || l.s == nil || !errors.Is(err, ErrDiskFull) || errors.Is(err, ErrFailed) {
+						return err
+					}
+					refused++
+					if after := l.s.State(); after.Last != before.Last || after.Term != before.Term || after.First != before.First || after.Commit != before.Commit {
+						t.Fatalf("%s: %v, was %+v, is %+v", l.what, err, before, after)
+					}
+				}
+			})
+			if err != nil {
+				failed++
+			}
+			if err != nil && (!f.final || !errors.Is(err, syscall.ENOSPC)) {
+				t.Errorf("%s: %v", l.what, err)
+			}
+			l.end(err)
+		})
+		t.Logf("%s, %v: refused %d times, failed %d times", f.op, f.err, refused, failed)
+	}
+}
+
+// everyCall lives as many lives as there are calls of kind op, and in each another one of them answers with err.
+func everyCall(t *testing.T, op string, err error, play func(*life)) {
+	t.Helper()
+	n := 1
+	for ; ; n++ {
+		l := newLife(t)
+		l.what = fmt.Sprintf("%s %d, %v", op, n, err)
+		fail := vfs.FailNth(op, n, err)
+		l.disk.SetHook(func(c vfs.Call) error {
+			err := fail(c)
+			l.hit = l.hit || err != nil
+			l.left = l.left || err != nil && filepath.Base(c.Name) == spareName
+			return err
+		})
+		play(l)
+		if !l.hit {
+			break
 		}
 	}
-	add := func(n int, term raft.Term) {
-		do(func() error { return s.Append(s.tail.last.index+1, term, entry.MagicNormal, bodies(n, 20), nil) })
-		do(s.Flush)
+	if n == 1 {
+		t.Errorf("no call of kind %s", op)
 	}
-	sync := func() {
+	t.Logf("%s, %v: %d calls", op, err, n-1)
+}
+
+// life is a store that does one of each, with three starts, on a disk of which one call fails.
+type life struct {
+	t      *testing.T
+	what   string
+	disk   *vfs.Mem
+	clock  *clock
+	cfg    Config
+	s      *Store     // nil while there is none
+	synced raft.Index // the last that has to be there, whatever happens
+	hit    bool       // the call came, and failed
+	left   bool       // the store went on: retention left a file to the next start, or there is no spare file for a term now
+}
+
+func newLife(t *testing.T) *life {
+	l := &life{t: t, disk: vfs.NewMem(), clock: newClock(), synced: -1}
+	l.cfg = small(l.disk)
+	l.cfg.Now = l.clock.now
+	l.disk.SetClock(l.clock.now)
+	return l
+}
+
+// everything does one of each, each by try, and stops at the first error.
+func (l *life) everything(try func(func() error) error) (err error) {
+	do := func(f func() error) {
+		if err == nil {
+			err = try(f)
+		}
+	}
+	open := func() {
 		do(func() error {
-			last, err := s.Sync()
+			s, err := Open(l.cfg)
 			if err == nil {
-				*synced = last
+				l.s = s
 			}
 			return err
 		})
 	}
+	add := func(n int, term raft.Term) {
+		do(func() error {
+			var b [][]byte
+			first := l.s.tail.last.index + 1
+			for i := range n {
+				b = append(b, body(first+raft.Index(i), term))
+			}
+			return l.s.Append(first, term, entry.MagicNormal, b, nil)
+		})
+		do(func() error { return l.s.Flush() })
+	}
+	sync := func() {
+		do(func() error {
+			last, err := l.s.Sync()
+			if err == nil {
+				l.synced = last
+			}
+			return err
+		})
+	}
+	stop := func(f func(*Store) error) {
+		do(func() error {
+			s := l.s
+			l.s = nil
+			return f(s)
+		})
+	}
+	open()
+	do(func() error { return l.s.SaveTerm(1, "n0") })
 	add(6, 1)
 	sync()
-	do(func() error { return s.SaveTerm(2, "n1") })
+	do(func() error { return l.s.SaveTerm(2, "n1") })
 	add(3, 2)
-	*synced = min(*synced, 4)
-	do(func() error { return s.Truncate(4) })
-	add(4, 2)
+	l.synced = min(l.synced, 4)
+	do(func() error { return l.s.Truncate(4) })
+	add(20, 2)
 	sync()
-	do(func() error { return s.SetCommit(5) })
-	do(s.Checkpoint)
+	do(func() error { return l.s.SetCommit(18) })
+	do(func() error { return l.s.Checkpoint() })
+	l.clock.add(4 * 24 * 3600)
+	do(func() error {
+		_, err := l.s.Expire()
+		if err != nil && !errors.Is(err, ErrFailed) {
+			l.left = true
+			err = nil
+		}
+		return err
+	})
+	if err == nil && l.s.State().First == 0 {
+		l.t.Errorf("%s: nothing expired", l.what)
+	}
+	stop((*Store).Close)
+	open()
+	add(10, 2)
+	sync()
+	do(func() error { return l.s.SaveTerm(3, "") })
+	do(func() error { return l.s.Reset(100, 4*256+175, 2) })
+	add(5, 3)
+	sync()
+	l.synced = min(l.synced, 102)
+	do(func() error { return l.s.Truncate(102) })
+	add(7, 3)
+	stop((*Store).release) // as if the process were killed
+	open()
+	add(5, 3)
+	sync()
+	stop((*Store).Close)
 	return err
+}
+
+// end looks at what err has left: a store that takes nothing any more, and a directory that a restart finds right, with and without a power cut.
+func (l *life) end(err error) {
+	t := l.t
+	t.Helper()
+	l.disk.SetHook(nil)
+	if s := l.s; s != nil {
+		if !errors.Is(err, ErrFailed) {
+			t.Fatalf("%s: %v, want a failed store", l.what, err)
+		}
+		_, syncErr := s.Sync()
+		_, expireErr := s.Expire()
+		for i, err := range []error{s.Append(s.tail.last.index+1, 9, 1, bodies(1, 5), nil), s.AppendEncoded(s.tail.last.index+1, nil), s.Flush(),
+			s.Truncate(0), s.Reset(999, 0, 1), s.SaveTerm(9, ""), s.SetCommit(9), s.Checkpoint(), syncErr, expireErr} {
+			if !errors.Is(err, ErrFailed) {
+				t.Fatalf("%s: later call %d gives %v, want a failed store", l.what, i, err)
+			}
+		}
+		if err := s.Close(); !errors.Is(err, ErrFailed) {
+			t.Fatalf("%s: close gives %v", l.what, err)
+		}
+	}
+	for _, disk := range []*vfs.Mem{l.disk.Fork(vfs.KeepNone), l.disk} {
+		cfg := l.cfg
+		cfg.FS = disk
+		s, err := Open(cfg)
+		if err != nil {
+			t.Fatalf("%s: open: %v", l.what, err)
+		}
+		st := s.State()
+		if st.Last < l.synced {
+			t.Fatalf("%s: synced up to %d, %d is the last", l.what, l.synced, st.Last)
+		}
+		for i := st.First; i <= st.Last; i++ {
+			h, b, err := s.Entry(i)
+			if err != nil {
+				t.Fatalf("%s: entry %d: %v", l.what, i, err)
+			}
+			right := map[bool]raft.Term{true: 1, false: 2}[i < 5]
+			if i >= 100 {
+				right = 3
+			}
+			if h.Term != right && (i != 5 || h.Term != 1) || string(b) != string(body(i, h.Term)) {
+				t.Fatalf("%s: entry %d has term %d, %q", l.what, i, h.Term, b)
+			}
+		}
+		files, err := disk.ReadDir(filepath.Join(l.cfg.Dir, "data"))
+		must(t, err)
+		if len(files) > 0 && files[0] < fileName(s.data.base(s.firstPos)) {
+			t.Errorf("%s: the log begins at %d, files are %q", l.what, s.firstPos, files)
+		}
+		must(t, s.Append(st.Last+1, 9, entry.MagicNormal, bodies(1, 20), nil))
+		must(t, s.Close())
+		in, err := Inspect(disk, l.cfg.Dir)
+		must(t, err)
+		if rep, err := in.Verify(); err != nil || len(rep.Problems) > 0 || rep.Info.Last != st.Last+1 {
+			t.Fatalf("%s: verify: %v %v, last %d, want %d", l.what, err, rep.Problems, rep.Info.Last, st.Last+1)
+		}
+		must(t, in.Close())
+	}
 }
 
 // fillUntilFull appends entries from next on, one by one, until there is no room, and gives the first that found none.
@@ -228,64 +417,6 @@ func TestFullDiskRefusesAndGoesOn(t *testing.T) {
 	check(t, s, 0, 30, always(1))
 	must(t, s.Close())
 	check(t, mustOpen(t, cfg), 0, 30, always(1))
-}
-
-// Wherever the space runs out, the call that needed it is refused and can be repeated, and nothing is lost or seen half.
-func TestNoSpaceAnywhereCanBeRetried(t *testing.T) {
-	for _, op := range []string{"create", "write", "allocate", "open"} {
-		for n := 1; n < 60; n++ {
-			m := vfs.NewMem()
-			s := mustOpen(t, small(m))
-			hit := false
-			fail := vfs.FailNth(op, n, syscall.ENOSPC)
-			if op == "write" {
-				fail = vfs.FailNth(op, n, &vfs.ShortError{N: 11, Err: syscall.ENOSPC})
-			}
-			m.SetHook(func(c vfs.Call) error {
-				if c.Name == "base/dledger-n0/commit" {
-					return nil // allocated when it was made
-				}
-				err := fail(c)
-				hit = hit || err != nil
-				return err
-			})
-			retry := func(f func() error) {
-				for {
-					before := s.State()
-					err := f()
-					if err == nil {
-						return
-					}
-					after := s.State()
-					if !errors.Is(err, ErrDiskFull) || errors.Is(err, ErrFailed) || after.Last != before.Last || after.Term != before.Term {
-						t.Fatalf("%s %d: %v, was %+v, is %+v", op, n, err, before, after)
-					}
-				}
-			}
-			for term := raft.Term(1); term < 4; term++ {
-				retry(func() error { return s.SaveTerm(term, "n0") })
-				for range 3 {
-					var b [][]byte
-					first := s.tail.last.index + 1
-					for i := range raft.Index(6) {
-						b = append(b, body(first+i, term))
-					}
-					retry(func() error { return s.Append(first, term, entry.MagicNormal, b, nil) })
-					retry(s.Flush)
-				}
-			}
-			term := func(i raft.Index) raft.Term { return raft.Term(i/18) + 1 }
-			check(t, s, 0, 53, term)
-			must(t, s.Close())
-			m.SetHook(nil)
-			s = mustOpen(t, small(m))
-			check(t, s, 0, 53, term)
-			must(t, s.Close())
-			if !hit {
-				break
-			}
-		}
-	}
 }
 
 // A batch that goes over several files and is refused leaves at most one empty file: the original does not start with two.
