@@ -1,5 +1,6 @@
 // Package golden holds known-good bytes of the Java originals, for tests: frames, entries, index records, store directories,
-// JSON corner cases and exchanges with running nodes. Only tests import it. Data files are listed in docs/testing.md.
+// JSON corner cases and exchanges with running nodes. Only tests import it. docs/testing.md says
+// what they are.
 package golden
 
 import "embed"

@@ -377,3 +377,45 @@ func TestReaderIsAsTolerantAsTheOriginals(t *testing.T) {
 		t.Error("an unknown vote result passed")
 	}
 }
+
+// The JSON form of an entry that the original wrote is read into the bytes that it keeps on disk, and written again from those.
+func TestEntriesOfTheOriginalPassBetweenJSONAndDisk(t *testing.T) {
+	for version := range versions {
+		t.Run(version, func(t *testing.T) {
+			raw, err := golden.Read("entries-" + version + ".json")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var file struct {
+				Entries []struct{ EntryHex, JSON string }
+			}
+			if err := json.Unmarshal(raw, &file); err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range file.Entries {
+				want, err := hex.DecodeString(g.EntryHex)
+				if err != nil {
+					t.Fatal(err)
+				}
+				e := noEntries()
+				s := scanner{b: []byte(g.JSON)}
+				e.one(&s)
+				if s.err != nil || e.bad != nil || !bytes.Equal(e.buf, want) {
+					t.Errorf("%s: read as %x, %v, %v, want %x", g.JSON, e.buf, s.err, e.bad, want)
+				}
+				h, err := entry.Parse(want)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var w writer
+				w.entry(h, want[entry.HeaderSize:])
+				if got := strings.TrimSuffix(string(w.b), ","); got != g.JSON {
+					t.Errorf("written %s, want %s", got, g.JSON)
+				}
+			}
+			if len(file.Entries) < 5 {
+				t.Errorf("%d entries", len(file.Entries))
+			}
+		})
+	}
+}
