@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"dledger/internal/raft"
 	"dledger/internal/remoting"
 	"dledger/internal/vfs"
 	"dledger/internal/wire"
@@ -414,6 +415,40 @@ func TestConfirmedReadWaitsForTheDiskAlone(t *testing.T) {
 		m.SetHook(nil)
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// Fault 22 of the original: where many groups share a port, a snapshot of another member is answered, in the way of the group's generation.
+func TestSnapshotIsAnsweredInEveryGroupOfAPort(t *testing.T) {
+	address := freeAddress(t, "127.0.0.1")
+	s, err := Listen(ServerConfig{Address: address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	client := remoting.NewClient(remoting.ClientConfig{})
+	defer client.Close()
+	for group, compat := range map[string]Compat{"a": Compat03, "b": Compat04} {
+		l, err := Open(Config{Group: group, ID: "n0", Peers: "n0-" + address, Dir: t.TempDir(), DataFileSize: 64 << 10, IndexFileSize: 32 * 1024, Server: s, Compat: compat})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		answer := make(chan error, 1)
+		if err := client.Go(address, remoting.Request{Code: wire.CodeInstallSnapshot}, 5*time.Second, func(f *remoting.Frame, err error) {
+			if err == nil {
+				var got raft.Compat
+				if got, err = wire.SnapshotDialect(f.Code, f.Body); err == nil && got != compat {
+					err = fmt.Errorf("answered as %v, want %v", got, compat)
+				}
+			}
+			answer <- err
+		}, wire.AppendSnapshotProbe(nil, group, "n0", "n1")); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-answer; err != nil {
+			t.Errorf("group %s: %v", group, err)
 		}
 	}
 }

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "rewrite the traces of testdata/*.txt")
 // at the end the state of every member. An empty line ends a trace and goes on with more commands on the same group. Lines that
 // begin with # are comments. `go test -run Stories -update` rewrites the traces.
 //
-//	cluster n0 n1 n2 [compat=0.4] [java=j1,…] [preferred=n1] [pending=10] [election=off]   the members; those of java are played by the story
+//	cluster n0 n1 n2 [compat=0.4] [java=j1,…] [preferred=n1] [pending=10] [inflight=3] [entries=4] [election=off]   the members; those of java are played by the story
 //	disk n0 log=1x3,2 [term=2] [vote=n1] [commit=1] [first=1] [prev=0] [abstain=5] [behind=1] [new=1]   before start; a log of 3 entries of term 1 and 1 of term 2
 //	start [n0 …]               all by default
 //	elect n0                   it campaigns until it leads, unseen; members played by the story do not vote
@@ -229,6 +229,12 @@ func (s *story) cluster(words []string, args map[string]string) error {
 	config.NoElection = args["election"] == "off"
 	if k, err := strconv.Atoi(args["pending"]); err == nil {
 		config.MaxPending = Index(k)
+	}
+	if k, err := strconv.Atoi(args["inflight"]); err == nil {
+		config.MaxInflight = k
+	}
+	if k, err := strconv.Atoi(args["entries"]); err == nil {
+		config.MaxEntries = Index(k)
 	}
 	g := newGroup(s.t, config, ids...)
 	s.g, s.waiting = g, map[ID][]Message{}
