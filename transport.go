@@ -414,7 +414,7 @@ func (p *peer) answered(epoch, size int) {
 }
 
 // push sends a request that builds the peer's log. Entries that are in memory go at once, from the loop; what has to be read from
-// disk, or has to wait for the window, goes through pump. So do comparisons of dialect 0.3, which carry an entry.
+// disk, or has to wait for the window or the quota, goes through pump. So do comparisons of dialect 0.3, which carry an entry.
 func (p *peer) push(m *raft.Message) {
 	switch m.Type {
 	case raft.MsgAppend:
@@ -447,11 +447,11 @@ func (p *peer) push(m *raft.Message) {
 	}
 }
 
-// pushCached sends the entries of m that are in memory, and leaves the rest to pump.
+// pushCached sends the entries of m that are in memory and need not wait, and leaves the rest to pump.
 func (p *peer) pushCached(m raft.Message) {
 	for {
 		payload, last, ok := p.t.store.ReadCached(m.First, m.Last+1, frameBytes)
-		if !ok {
+		if !ok || p.far(last) { // which asks no disk: only the loop takes entries out of memory
 			break
 		}
 		part := cutAppend(&m, last)
@@ -623,15 +623,16 @@ func (p *peer) frame() int {
 
 // pace keeps a follower that is far behind to its quota (section 6.2, 6.3). False means that the transport is closing.
 func (p *peer) pace(last raft.Index, size int) bool {
+	return !p.far(last) || p.limit.WaitN(p.t.ctx, min(size, p.limit.Burst())) == nil
+}
+
+// far tells whether the quota applies to a follower that gets entries up to last now.
+func (p *peer) far(last raft.Index) bool {
 	if p.limit == nil {
-		return true
+		return false
 	}
-	s := p.t.store
-	end := s.State().End
-	if pos, _, err := s.Pos(last); err == nil && end-pos < p.t.lag {
-		return true
-	}
-	return p.limit.WaitN(p.t.ctx, min(size, p.limit.Burst())) == nil
+	n, err := p.t.store.ToEnd(last)
+	return err != nil || n >= p.t.lag
 }
 
 // kindOf tells of what kind a peer is, and why it is refused.

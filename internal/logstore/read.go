@@ -307,6 +307,14 @@ func (s *Store) Pos(i raft.Index) (pos int64, size int, err error) {
 	return m.pos, int(m.end - m.pos), err
 }
 
+// ToEnd gives how many bytes of the log lie behind the beginning of entry i.
+func (s *Store) ToEnd(i raft.Index) (int64, error) {
+	pos, _, err := s.Pos(i)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.last.end - pos, err
+}
+
 // provenMark is mark for who is going to cut the log behind entry i: the entry lies there, which an index record alone does not prove. A wrong record is mended. Where
 // the entry is damaged its end may not be known; then it is the end of a file that lies no earlier (see looseEnd).
 func (s *Store) provenMark(i raft.Index) (mark, error) {
