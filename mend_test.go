@@ -317,3 +317,53 @@ func TestSectorThatTheLeaderCannotReadIsNoBarrier(t *testing.T) {
 		})
 	}
 }
+
+// TestScrubKeepsToItsRate: a pass over 8 MiB at 1 MiB a second takes eight seconds, reads no more in any of them but the piece it began with, and status tells how far it is.
+func TestScrubKeepsToItsRate(t *testing.T) {
+	t.Parallel()
+	const rate = 1 << 20
+	dledgertest.Setup{Config: func(_ string, c *dledger.Config) { c.ScrubRate, c.ScrubInterval = rate, 20*time.Minute }}.Run(t, 1, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		for range 8 {
+			batch := make([][]byte, 64)
+			for k := range batch {
+				batch[k] = make([]byte, 16<<10-48)
+			}
+			if _, err := l.Propose(batch, nil).Wait(c.T.Context()); err != nil {
+				c.T.Fatal(err)
+			}
+		}
+		for pass := range 2 { // the first a minute after the start, the next an interval later
+			before := l.Stats().Scrubbed
+			var begun time.Time
+			for deadline := time.Now().Add(time.Hour); begun.IsZero(); time.Sleep(10 * time.Millisecond) {
+				if mustStatus(c, l.ID).Scrub.Running {
+					begun = time.Now()
+				} else if time.Now().After(deadline) {
+					c.T.Fatalf("pass %d does not begin", pass)
+				}
+			}
+			midway := 0
+			for mustStatus(c, l.ID).Scrub.Running {
+				s, took := mustStatus(c, l.ID).Scrub, time.Since(begun)
+				most := int64(took.Seconds()*rate) + 9*rate/8
+				if s.Done > most || s.Done < most-5*rate/2 || s.Done != l.Stats().Scrubbed-before {
+					c.T.Fatalf("pass %d after %v: %d bytes, want at most %d", pass, took, s.Done, most)
+				}
+				if s.Total < 8<<20 || s.Total > 8<<20+64<<10 {
+					c.T.Fatalf("pass %d: of %d bytes, want 8 MiB", pass, s.Total)
+				}
+				if s.Done > s.Total/4 && s.Done < 3*s.Total/4 {
+					midway++
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			if took := time.Since(begun); took < 6*time.Second || took > 9*time.Second || midway < 10 {
+				c.T.Errorf("pass %d took %v and was seen midway %d times", pass, took, midway)
+			}
+			if last := mustStatus(c, l.ID).Scrub.Last; time.Since(last) > time.Second {
+				c.T.Errorf("pass %d ended at %v, it is %v", pass, last, time.Now())
+			}
+		}
+	})
+}
