@@ -79,6 +79,8 @@ type Config struct {
 	HeartbeatLeak   int           // missed heartbeats before a new election; default 3
 	MinVoteInterval time.Duration // pause of a candidate before it tries again, at least; default 50 ms; 300 ms
 	MaxVoteInterval time.Duration // and at most; default 250 ms; 1 s
+	MinTakeInterval time.Duration // the same of one that was asked to take leadership over; default 30 ms, and no more than MinVoteInterval
+	MaxTakeInterval time.Duration // default 100 ms, and no more than MaxVoteInterval
 	PreferredIDs    []string      // who should lead, if alive
 	NoElection      bool          // never stand for election
 
@@ -167,6 +169,8 @@ func (c Config) withDefaults() Config {
 	or(&c.HeartbeatLeak, 3)
 	or(&c.MinVoteInterval, pick(50*time.Millisecond, 300*time.Millisecond))
 	or(&c.MaxVoteInterval, pick(250*time.Millisecond, time.Second))
+	or(&c.MinTakeInterval, min(30*time.Millisecond, c.MinVoteInterval))
+	or(&c.MaxTakeInterval, max(min(100*time.Millisecond, c.MaxVoteInterval), c.MinTakeInterval+1))
 	or(&c.MaxPending, 10_000)
 	or(&c.PendingBytes, 64<<20)
 	or(&c.AckTimeout, 2500*time.Millisecond)
@@ -221,6 +225,8 @@ func (c *Config) check() error {
 		return bad("mappedFileSizeForEntryIndex", c.IndexFileSize, "must be a multiple of 32")
 	case c.MaxVoteInterval <= c.MinVoteInterval:
 		return bad("maxVoteIntervalMs", c.MaxVoteInterval, fmt.Sprintf("must be above minVoteIntervalMs (%v)", c.MinVoteInterval))
+	case c.MaxTakeInterval <= c.MinTakeInterval:
+		return bad("maxTakeLeadershipVoteIntervalMs", c.MaxTakeInterval, fmt.Sprintf("must be above minTakeLeadershipVoteIntervalMs (%v)", c.MinTakeInterval))
 	case !areHours(c.DeleteWhen):
 		return bad("deleteWhen", fmt.Sprintf("%q", c.DeleteWhen), "hours of the day from 0 to 23, joined by ';'")
 	case !(c.DiskForceRatio >= 0.5 && c.DiskForceRatio <= 1): // so written, NaN is out too
@@ -266,7 +272,7 @@ func (c *Config) core(peers []Peer) raft.Config {
 		ID: raft.ID(c.ID), Members: members, Compat: c.Compat,
 		Heartbeat: c.Heartbeat, HeartbeatLeak: c.HeartbeatLeak,
 		MinVoteInterval: c.MinVoteInterval, MaxVoteInterval: c.MaxVoteInterval,
-		MinTakeInterval: min(30*time.Millisecond, c.MinVoteInterval), MaxTakeInterval: min(100*time.Millisecond, c.MaxVoteInterval),
+		MinTakeInterval: c.MinTakeInterval, MaxTakeInterval: c.MaxTakeInterval,
 		VoteWait:    min(2*time.Second, max(c.Heartbeat, 2*c.MaxVoteInterval)),
 		PushTimeout: c.PushTimeout, CommitIdle: 20 * time.Millisecond,
 		TransferWait: c.TransferWait, TransferLag: raft.Index(c.TransferLag),

@@ -171,6 +171,8 @@ var settings = slices.Concat([]Setting{
 	number("maxHeartBeatLeak", "missed heartbeats before a new election", 1, 10_000, func(c *Config) *int { return &c.HeartbeatLeak }),
 	millis("minVoteIntervalMs", "shortest pause of a candidate between two attempts", func(c *Config) *time.Duration { return &c.MinVoteInterval }),
 	millis("maxVoteIntervalMs", "longest pause of a candidate between two attempts", func(c *Config) *time.Duration { return &c.MaxVoteInterval }),
+	millis("minTakeLeadershipVoteIntervalMs", "shortest pause between two attempts of a member that was asked to take leadership over", func(c *Config) *time.Duration { return &c.MinTakeInterval }),
+	millis("maxTakeLeadershipVoteIntervalMs", "longest pause of one", func(c *Config) *time.Duration { return &c.MaxTakeInterval }),
 	list("preferredLeaderIds", "members that should lead, joined by ';'", ";", func(c *Config) *[]string { return &c.PreferredIDs }),
 	list("preferredLeaderId", "older name of preferredLeaderIds", ";", func(c *Config) *[]string { return &c.PreferredIDs }),
 	number("maxLeadershipTransferWaitIndex", "a member further behind, in entries, is not handed leadership", 1, bytesMax, func(c *Config) *int64 { return &c.TransferLag }),
@@ -185,7 +187,6 @@ var settings = slices.Concat([]Setting{
 	number("maxPendingBytes", "bytes of appends that may wait for the loop", 1, bytesMax, func(c *Config) *int64 { return &c.PendingBytes }),
 ), idle(
 	"flushFileInterval", "checkPointInterval", "enablePushToFollower",
-	"minTakeLeadershipVoteIntervalMs", "maxTakeLeadershipVoteIntervalMs",
 	"enableBatchPush", "maxBatchPushSize", "enableBatchAppend", "maxBatchAppendSize", "maxBatchAppendIntervalMs",
 	"enableSnapshot", "snapshotThreshold", "maxSnapshotReservedNum", "snapshotEntryResetStrategy",
 	"resetSnapshotEntriesDelayTime", "resetSnapshotEntriesButKeepLastEntriesNum", "enableFastAdvanceCommitIndex",
