@@ -322,7 +322,7 @@ func TestSectorThatTheLeaderCannotReadIsNoBarrier(t *testing.T) {
 func TestScrubKeepsToItsRate(t *testing.T) {
 	t.Parallel()
 	const rate = 1 << 20
-	dledgertest.Setup{Config: func(_ string, c *dledger.Config) { c.ScrubRate, c.ScrubInterval = rate, 20*time.Minute }}.Run(t, 1, func(c *dledgertest.Cluster) {
+	dledgertest.Setup{Config: func(_ string, c *dledger.Config) { c.ScrubRate, c.ScrubInterval = rate, 5*time.Minute }}.Run(t, 1, func(c *dledgertest.Cluster) {
 		l := c.Leader()
 		for range 8 {
 			batch := make([][]byte, 64)
@@ -336,7 +336,7 @@ func TestScrubKeepsToItsRate(t *testing.T) {
 		for pass := range 2 { // the first a minute after the start, the next an interval later
 			before := l.Stats().Scrubbed
 			var begun time.Time
-			for deadline := time.Now().Add(time.Hour); begun.IsZero(); time.Sleep(10 * time.Millisecond) {
+			for deadline := time.Now().Add(time.Hour); begun.IsZero(); time.Sleep(50 * time.Millisecond) {
 				if mustStatus(c, l.ID).Scrub.Running {
 					begun = time.Now()
 				} else if time.Now().After(deadline) {

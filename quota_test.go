@@ -24,6 +24,9 @@ func TestQuotaHoldsOnlyFollowersThatAreFarBehind(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			everyCompat(t, func(t *testing.T, config func(string, *dledger.Config)) {
+				if testing.Short() && compatOf(config) != dledger.CompatGo {
+					t.Skip("JSON makes it slow")
+				}
 				dledgertest.Setup{Config: func(id string, c *dledger.Config) {
 					config(id, c)
 					c.PushQuota, c.PushThrottle = x.quota, x.throttle
