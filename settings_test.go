@@ -167,13 +167,18 @@ func TestEveryNumberHasItsRange(t *testing.T) {
 		for _, n := range []int64{s.lo, s.hi / 32 * 32} {
 			c := whole
 			_, err := c.Set(s.Key, strconv.FormatInt(n, 10))
-			if s.Key == "minVoteIntervalMs" {
-				c.MaxVoteInterval = c.MinVoteInterval + 1
+			below, above := false, false // of two settings that have to be in order
+			switch s.Key {
+			case "minVoteIntervalMs":
+				c.MaxVoteInterval, below = c.MinVoteInterval+1, true
+			case "maxVoteIntervalMs":
+				c.MinVoteInterval, above = c.MaxVoteInterval-1, true
+			case "minTakeLeadershipVoteIntervalMs":
+				c.MaxTakeInterval, below = c.MinTakeInterval+1, true
+			case "maxTakeLeadershipVoteIntervalMs":
+				c.MinTakeInterval, above = c.MaxTakeInterval-1, true
 			}
-			if s.Key == "maxVoteIntervalMs" {
-				c.MinVoteInterval = c.MaxVoteInterval - 1
-			}
-			if err = errors.Join(err, c.Check()); err != nil && !(s.Key == "minVoteIntervalMs" && n > s.lo) && !(s.Key == "maxVoteIntervalMs" && n == s.lo) {
+			if err = errors.Join(err, c.Check()); err != nil && !(below && n > s.lo) && !(above && n == s.lo) {
 				t.Errorf("%s=%d: %v", s.Key, n, err)
 			}
 		}
