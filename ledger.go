@@ -496,21 +496,22 @@ func (l *Ledger) First() (Index, int64) {
 	return s.First, s.FirstPos
 }
 
-// IndexAt gives the index of the entry that begins at a byte position, committed or not. ErrOutOfRange: none does.
-func (l *Ledger) IndexAt(pos int64) (Index, error) {
-	b, err := l.store.ReadAt(pos, entry.HeaderSize)
-	if err != nil {
-		return -1, l.readError(err)
+// Whole tells whether b, which ReadAt gave from pos on, is one whole entry, as far as its checksums tell: readers of many entries at once check so what they use of
+// them. Where it is not, EntryAt tells why.
+func (l *Ledger) Whole(pos int64, b []byte) bool { return l.store.Whole(pos, b) }
+
+// EntryAt is Get for the committed entry that begins at a byte position. ErrOutOfRange says that none does, or that it is not known to be committed yet.
+func (l *Ledger) EntryAt(pos int64) (Entry, error) {
+	b, err := l.store.EntryAt(pos, l.Commit())
+	if err != nil || l.stopped() {
+		return Entry{}, l.readError(err)
 	}
 	h, err := entry.Parse(b)
-	if err != nil || h.Pos != pos {
-		return -1, fmt.Errorf("%w: none begins at %d", ErrOutOfRange, pos)
-	}
-	if at, _, err := l.store.Pos(h.Index); err != nil || at != pos {
-		return -1, fmt.Errorf("%w: none begins at %d", ErrOutOfRange, pos)
-	}
-	return h.Index, nil
+	return Entry{Index: h.Index, Term: h.Term, Pos: h.Pos, Body: b[entry.HeaderSize:]}, err
 }
+
+// Mends tells whether what is damaged on this member's disk is fetched from another one.
+func (l *Ledger) Mends() bool { return l.cfg.repairs(len(l.peers)) }
 
 // CommittedEnd is the byte position behind the last committed entry that this member knows of.
 func (l *Ledger) CommittedEnd() (int64, error) {

@@ -123,6 +123,10 @@ func (d *delays) turn(ctx context.Context, i int) (time.Time, error) {
 		d.next[i] = g.Next
 		return now, nil
 	case msgstore.OffsetFoundNull:
+		if d.b.lost(mq.TopicSchedule, int32(i), d.next[i], g.Err) {
+			d.next[i]++
+			return now, nil
+		}
 		return now.Add(time.Second), nil // it cannot be read now
 	default:
 		d.checked[i] = true // the queue's end
@@ -146,7 +150,7 @@ func (d *delays) turn(ctx context.Context, i int) (time.Time, error) {
 			continue
 		}
 		if !d.checked[i] {
-			had, err := d.b.delivered(real.Topic, real.Prop(mq.PropUniqKey), &m)
+			had, err := d.b.delivered(ctx, real.Topic, real.Prop(mq.PropUniqKey), &m)
 			if err != nil {
 				return now, err
 			}

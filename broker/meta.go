@@ -331,11 +331,11 @@ func (m *meta) apply(pos int64, msg *mq.Message) error {
 		}
 	}
 	if m.waitsFor() {
-		i, err := m.b.ledger.IndexAt(pos - headerSize)
+		e, err := m.b.ledger.EntryAt(pos - headerSize)
 		if err != nil {
 			return fmt.Errorf("metadata at %d: %w", pos, err)
 		}
-		if i > m.last {
+		if e.Index > m.last {
 			m.settle()
 		}
 	}

@@ -268,9 +268,16 @@ func (b *Broker) tellOffset(r *request, group, topic string, queue int32, zero b
 		r.offset("offset", n)
 		return
 	}
-	if zero && b.smallQueue(topic, queue) {
-		r.offset("offset", 0)
-		return
+	if zero {
+		small, err := b.smallQueue(topic, queue)
+		if err != nil {
+			r.unread(err)
+			return
+		}
+		if small {
+			r.offset("offset", 0)
+			return
+		}
 	}
 	r.refuse(mq.QueryNotFound, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
 }
@@ -280,15 +287,15 @@ const smallQueueMax = 1 << 30
 
 // smallQueue tells whether a group that never committed anything begins at 0 whatever it asked for: nothing was ever deleted from the queue, and all
 // of it is recent.
-func (b *Broker) smallQueue(topic string, queue int32) bool {
+func (b *Broker) smallQueue(topic string, queue int32) (bool, error) {
 	if b.store.MinOffset(topic, queue) > 0 {
-		return false
+		return false, nil
 	}
 	if b.store.MaxOffset(topic, queue) == 0 {
-		return true
+		return true, nil
 	}
 	got := b.store.Get(topic, queue, 0, 1, 1, nil)
-	return len(got.Messages) > 0 && got.Behind <= smallQueueMax
+	return len(got.Messages) > 0 && got.Behind <= smallQueueMax, got.Err
 }
 
 // queueOf reads the fields that name a queue. A topic that this replica does not know may be new: the leader knows.

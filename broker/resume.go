@@ -24,8 +24,11 @@ func (b *Broker) resumeHalf(r *request) {
 		r.refuse(mq.SystemError, failed+"%v", err)
 		return
 	}
-	given, err := b.messageAt(pos)
+	given, err := b.patientAt(r, pos)
 	switch {
+	case unreadable(err):
+		r.unread(err)
+		return
 	case err != nil:
 		r.refuse(mq.SystemError, failed+"%v", err)
 		return
@@ -40,7 +43,7 @@ func (b *Broker) resumeHalf(r *request) {
 	m := &mq.Message{Topic: mq.TopicHalf, SysFlag: given.SysFlag &^ mq.SysTransaction, Flag: given.Flag, BornTime: given.BornTime, BornHost: given.BornHost,
 		ReconsumeTimes: given.ReconsumeTimes, PreparedOffset: pos, Body: given.Body, Properties: given.Properties}
 	m.SetProp(mq.PropCheckTimes, "0")
-	open, err := b.delivered(mq.TopicHalf, given.Prop(mq.PropUniqKey), &given)
+	open, err := b.delivered(r.b.ctx, mq.TopicHalf, given.Prop(mq.PropUniqKey), &given)
 	if err == nil && !open {
 		err = b.keepFor(r.b.ctx, []*mq.Message{m})
 	}

@@ -138,13 +138,17 @@ func ended(ctx context.Context, err error) error {
 
 // delivered (M3) tells whether a message of topic is stored that stands for source. One that a Java leader delivered names no source, but is the same
 // otherwise.
-func (b *Broker) delivered(topic, uniq string, source *mq.Message) (bool, error) {
+func (b *Broker) delivered(ctx context.Context, topic, uniq string, source *mq.Message) (bool, error) {
 	if uniq == "" {
 		return false, nil
 	}
 	const clocks = time.Hour // by which those of two leaders may differ
-	res, err := b.store.Query(topic, uniq, 64, source.StoreTime-clocks.Milliseconds(), milliseconds(time.Now().Add(clocks)))
-	if err != nil {
+	var res msgstore.QueryResult
+	err := b.whole(ctx, func() (err error) { // it may be the one that is damaged
+		res, err = b.store.Query(topic, uniq, 64, source.StoreTime-clocks.Milliseconds(), milliseconds(time.Now().Add(clocks)))
+		return err
+	})
+	if err != nil && !errors.Is(err, dledger.ErrDamaged) {
 		return false, err
 	}
 	for _, stored := range res.Messages {

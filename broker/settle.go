@@ -2,10 +2,13 @@ package broker
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"dledger"
 	"dledger/internal/mq"
 )
 
@@ -29,7 +32,14 @@ func (b *Broker) settle(r *request, msgs []*mq.Message, uniq string, k kept) {
 			if uniq == "" {
 				uniq = msgs[0].Prop(mq.PropUniqKey)
 			}
-			found := b.lookUp(msgs, uniq, r.after)
+			var found []mq.Message
+			if err := r.patiently(func() (err error) {
+				found, err = b.lookUp(msgs, uniq, r.after)
+				return err
+			}); err != nil {
+				b.failed(r, err)
+				return
+			}
 			r.settle = false
 			switch len(found) {
 			case 0:
@@ -61,8 +71,8 @@ func (s *settler) barrier(b *Broker, done func(error)) {
 	})
 }
 
-// lookUp finds stored copies of messages by their unique keys, from position after on: of the first ones, as many as are there.
-func (b *Broker) lookUp(msgs []*mq.Message, uniq string, after int64) (found []mq.Message) {
+// lookUp finds stored copies of messages by their unique keys, from position after on: of the first ones, as many as are there. An error says that it cannot be told.
+func (b *Broker) lookUp(msgs []*mq.Message, uniq string, after int64) (found []mq.Message, err error) {
 	used := map[int64]bool{} // by physical offset
 	for _, m := range msgs {
 		key := m.Prop(mq.PropUniqKey)
@@ -70,9 +80,11 @@ func (b *Broker) lookUp(msgs []*mq.Message, uniq string, after int64) (found []m
 			key = uniq
 		}
 		res, err := b.store.Query(m.Topic, key, queryMax, 0, milliseconds(time.Now().Add(time.Hour)))
+		if errors.Is(err, dledger.ErrDamaged) && !b.ledger.Mends() {
+			err = nil // nobody can tell whether it was that one
+		}
 		if err != nil {
-			b.log.Warn("a message whose outcome was lost cannot be looked up, it may be stored twice", "key", key, "error", err)
-			return found
+			return nil, fmt.Errorf("look up key %s: %w", key, err)
 		}
 		ok := false
 		for _, stored := range slices.Backward(res.Messages) { // the oldest first
@@ -88,7 +100,7 @@ func (b *Broker) lookUp(msgs []*mq.Message, uniq string, after int64) (found []m
 			break
 		}
 	}
-	return found
+	return found, nil
 }
 
 func (b *Broker) idsOf(msgs []mq.Message) string {

@@ -122,7 +122,8 @@ func (b *Broker) timed(ctx context.Context, _ dledger.Term) error {
 	t.low, t.read, t.old = p.Low, p.Low, b.store.MaxOffset(mq.TopicTimer, 0)
 	for ctx.Err() == nil {
 		more, err := t.look()
-		if err == nil {
+		behind := errors.Is(err, errUnread)
+		if err == nil || behind {
 			err = t.deliver(ctx)
 		}
 		if err != nil {
@@ -132,6 +133,9 @@ func (b *Broker) timed(ctx context.Context, _ dledger.Term) error {
 		b.timerInfo.at(t.read, t.delivered(milliseconds(time.Now())))
 		t.saved.save(timerProgress{t.low})
 		until := time.Now().Add(progressEvery)
+		if behind {
+			until = time.Now().Add(time.Second)
+		}
 		if len(t.waiting) > 0 {
 			if at := time.UnixMilli(t.waiting[0].act); at.Before(until) {
 				until = at
@@ -144,7 +148,7 @@ func (b *Broker) timed(ctx context.Context, _ dledger.Term) error {
 	return nil
 }
 
-// look reads what has come to the queue; more: there is more of it.
+// look reads what has come to the queue; more: there is more of it. errUnread: but it cannot be read for now.
 func (t *timers) look() (more bool, err error) {
 	g := t.b.store.Get(mq.TopicTimer, 0, t.read, 512, 8<<20, nil)
 	switch g.Status {
@@ -156,6 +160,13 @@ func (t *timers) look() (more bool, err error) {
 			return true, nil
 		}
 		return false, nil
+	case msgstore.OffsetFoundNull:
+		if !t.b.lost(mq.TopicTimer, 0, t.read, g.Err) {
+			return false, errUnread
+		}
+		t.finish(t.read)
+		t.read++
+		return true, nil
 	default:
 		return false, nil
 	}
@@ -200,7 +211,7 @@ func (t *timers) deliver(ctx context.Context) error {
 		var offsets []int64
 		for len(t.waiting) > 0 && t.waiting[0].act <= now && len(offsets) < timerBatch {
 			w := heap.Pop(&t.waiting).(timer)
-			m, err := t.replacement(w, now)
+			m, err := t.replacement(ctx, w, now)
 			if errors.Is(err, errUnread) {
 				w.act, t.unread = now+time.Second.Milliseconds(), min(t.unread, w.due)
 				heap.Push(&t.waiting, w)
@@ -244,13 +255,10 @@ func (t *timers) delivered(now int64) int64 {
 	return min(now/timerPrecision*timerPrecision, first-timerPrecision)
 }
 
-// errUnread: a message cannot be read for now.
-var errUnread = errors.New("not readable for now")
-
 // replacement is what is stored in place of a message whose time has come; nil: nothing.
-func (t *timers) replacement(w timer, now int64) (*mq.Message, error) {
+func (t *timers) replacement(ctx context.Context, w timer, now int64) (*mq.Message, error) {
 	g := t.b.store.Get(mq.TopicTimer, 0, w.offset, 1, 1, nil)
-	if g.Status == msgstore.OffsetFoundNull {
+	if g.Status == msgstore.OffsetFoundNull && !t.b.lost(mq.TopicTimer, 0, w.offset, g.Err) {
 		return nil, errUnread
 	}
 	if g.Status != msgstore.Found {
@@ -289,7 +297,7 @@ func (t *timers) replacement(w timer, now int64) (*mq.Message, error) {
 	}
 	if w.offset < t.old {
 		for _, topic := range []string{real.Topic, mq.TopicTimer} {
-			had, err := t.b.delivered(topic, m.Prop(mq.PropUniqKey), &m)
+			had, err := t.b.delivered(ctx, topic, m.Prop(mq.PropUniqKey), &m)
 			if err != nil || had {
 				return nil, err
 			}

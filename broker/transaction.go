@@ -123,7 +123,11 @@ func (b *Broker) endTransaction(r *request) {
 		r.ok() // the producer does not know; it is asked again
 		return
 	}
-	m, err := b.messageAt(pos)
+	m, err := b.patientAt(r, pos)
+	if unreadable(err) {
+		r.unread(err)
+		return
+	}
 	if err != nil || m.Topic != mq.TopicHalf {
 		r.refuse(mq.SystemError, "find prepared transaction message failed")
 		return
@@ -140,7 +144,15 @@ func (b *Broker) endTransaction(r *request) {
 		r.refuse(mq.IllegalOperation, "message commit fail [producer end]: more than %d seconds have passed", sec)
 		return
 	}
-	err = b.transactions.end(r.b.ctx, &m, end == endCommit)
+	if unread := r.patiently(func() error {
+		if err = b.transactions.end(r.b.ctx, &m, end == endCommit); errors.Is(err, errUnread) {
+			return err
+		}
+		return nil
+	}); unread != nil {
+		r.unread(unread)
+		return
+	}
 	switch {
 	case err == nil:
 		r.ok()
@@ -225,7 +237,8 @@ func (t *transactions) finish(offset, mark int64) {
 	}
 }
 
-// look reads halves and marks that have come to their queues.
+// look reads halves and marks that have come to their queues. errUnread: not all of them. Then some halves may be missing, or are not read yet, but none counts as
+// open whose mark is there.
 func (t *transactions) look() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -233,6 +246,13 @@ func (t *transactions) look() error {
 		g := t.b.store.Get(mq.TopicOpHalf, 0, t.marks, 512, 4<<20, nil)
 		if g.Status == msgstore.OffsetTooSmall || g.Status == msgstore.Removing {
 			t.marks = max(g.Next, t.marks)
+		}
+		if g.Status == msgstore.OffsetFoundNull {
+			if !t.b.lost(mq.TopicOpHalf, 0, t.marks, g.Err) {
+				return errUnread
+			}
+			t.marks++
+			continue
 		}
 		if g.Status != msgstore.Found {
 			break
@@ -256,6 +276,14 @@ func (t *transactions) look() error {
 			for ; t.read < g.Next; t.read++ {
 				t.finish(t.read, math.MaxInt64) // retention took it
 			}
+			continue
+		}
+		if g.Status == msgstore.OffsetFoundNull {
+			if !t.b.lost(mq.TopicHalf, 0, t.read, g.Err) {
+				return errUnread
+			}
+			t.finish(t.read, math.MaxInt64)
+			t.read++
 			continue
 		}
 		if g.Status != msgstore.Found {
@@ -304,8 +332,11 @@ func (b *Broker) transacted(ctx context.Context, _ dledger.Term) error {
 			close(ready) // who waits finds that this replica does not serve
 		}
 	}()
-	if err == nil {
-		err = t.look()
+	for err == nil {
+		if err = t.look(); !errors.Is(err, errUnread) {
+			break
+		}
+		err = pause(ctx, unreadAgain)
 	}
 	if err == nil {
 		err = t.inherit(ctx)
@@ -333,7 +364,10 @@ func (b *Broker) transacted(ctx context.Context, _ dledger.Term) error {
 				return ended(ctx, err)
 			}
 		}
-		if err := t.look(); err != nil {
+		switch err := t.look(); {
+		case errors.Is(err, errUnread):
+			time.AfterFunc(unreadAgain, func() { ring(b.alarms.half) })
+		case err != nil:
 			return ended(ctx, err)
 		}
 	}
@@ -368,8 +402,13 @@ func (t *transactions) open() []*half {
 // inherit marks halves that a former leader committed without having been able to store the mark: the real message is there.
 func (t *transactions) inherit(ctx context.Context) error {
 	for _, h := range t.open() {
-		m, err := t.b.messageAt(h.pos)
-		if err != nil {
+		var m mq.Message
+		if err := t.b.whole(ctx, func() (err error) {
+			m, err = t.b.messageAt(h.pos)
+			return err
+		}); ctx.Err() != nil {
+			return err
+		} else if err != nil {
 			continue // check finds out
 		}
 		real, ok := committed(&m)
@@ -377,7 +416,7 @@ func (t *transactions) inherit(ctx context.Context) error {
 			continue
 		}
 		for _, topic := range []string{real.Topic, mq.TopicSchedule, mq.TopicTimer} {
-			had, err := t.b.delivered(topic, m.Prop(mq.PropUniqKey), &m)
+			had, err := t.b.delivered(ctx, topic, m.Prop(mq.PropUniqKey), &m)
 			if err != nil {
 				return err
 			}

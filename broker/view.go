@@ -21,10 +21,21 @@ func (b *Broker) viewMessage(r *request) {
 		return
 	}
 	stored, err := b.storedAt(offset)
-	if err != nil {
-		if !r.toLeader() {
-			r.refuse(mq.SystemError, "can not find message by the offset, %d: %v", offset, err)
-		}
+	if err != nil && r.toLeader() {
+		return
+	}
+	if unreadable(err) {
+		err = r.patiently(func() (err error) {
+			stored, err = b.storedAt(offset)
+			return err
+		})
+	}
+	switch {
+	case unreadable(err):
+		r.unread(err)
+		return
+	case err != nil:
+		r.refuse(mq.SystemError, "can not find message by the offset, %d: %v", offset, err)
 		return
 	}
 	r.answer(mq.Success, "", nil, stored)
@@ -45,9 +56,21 @@ func (b *Broker) queryMessage(r *request) {
 		r.refuse(mq.NoPermission, "the topic[%s] is the group's own", topic)
 		return
 	}
-	res, err := b.store.Query(topic, key, min(max(n, 1), queryMax), begin, end)
+	query := func() (msgstore.QueryResult, error) {
+		return b.store.Query(topic, key, min(max(n, 1), queryMax), begin, end)
+	}
+	res, err := query()
+	if err != nil && r.toLeader() {
+		return
+	}
 	if err != nil {
-		r.malformed(err)
+		err = r.patiently(func() (err error) {
+			res, err = query()
+			return err
+		})
+	}
+	if err != nil && len(res.Messages) == 0 {
+		r.unread(err)
 		return
 	}
 	ext := map[string]string{"indexLastUpdateTimestamp": mq.Itoa(res.LastTime), "indexLastUpdatePhyoffset": mq.Itoa(res.LastPos)}
@@ -81,7 +104,11 @@ func (b *Broker) sendBack(r *request) {
 		r.ok()
 		return
 	}
-	old, err := b.messageAt(offset)
+	old, err := b.patientAt(r, offset)
+	if unreadable(err) {
+		r.unread(err)
+		return
+	}
 	if err != nil {
 		r.refuse(mq.SystemError, "look message by offset failed, %d: %v", offset, err)
 		return
@@ -146,5 +173,14 @@ func (b *Broker) messageAt(offset int64) (mq.Message, error) {
 		return mq.Message{}, err
 	}
 	m, _, err := mq.ParseStored(stored)
+	return m, err
+}
+
+// patientAt is messageAt for a request that may wait for it.
+func (b *Broker) patientAt(r *request, offset int64) (m mq.Message, err error) {
+	err = r.patiently(func() (err error) {
+		m, err = b.messageAt(offset)
+		return err
+	})
 	return m, err
 }

@@ -226,8 +226,8 @@ func (s *Store) Entry(i raft.Index) (entry.Header, []byte, error) {
 }
 
 // ReadAt gives n bytes from byte position pos of the data files on, which must lie between the first and the last entry. They must not be
-// written to. Fresh entries come from memory without a copy; others are read from the files, where the caller's own format has to tell
-// whether they are right: positions inside an entry carry no checksum of their own.
+// written to. Fresh entries come from memory without a copy; others are read from the files, where Whole has to tell
+// whether they are right: bytes inside an entry carry no checksum of their own.
 func (s *Store) ReadAt(pos int64, n int) ([]byte, error) {
 	for {
 		s.mu.RLock()

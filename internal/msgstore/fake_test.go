@@ -28,8 +28,9 @@ type fakeLog struct {
 	term    dledger.Term
 	leads   bool
 	changed chan struct{}
-	cold    bool // nothing is fresh
-	reads   int  // calls of ReadAt
+	cold    bool                   // nothing is fresh
+	reads   int                    // calls of ReadAt
+	rotten  map[dledger.Index]bool // entries of which ReadAt gives other bytes, and which are damaged for whoever looks closer
 	fail    error
 }
 
@@ -118,6 +119,12 @@ func (l *fakeLog) Committed(from dledger.Index, f func(dledger.Entry) bool) (dle
 	}
 	for n := 0; from <= commit && n < 100; n++ {
 		e := entries[from-first]
+		if l.isRotten(from) {
+			if n > 0 {
+				break
+			}
+			return from, dledger.ErrDamaged
+		}
 		from++
 		if len(e.Body) > 0 && !f(e) {
 			break
@@ -164,14 +171,54 @@ func (l *fakeLog) Derived(i dledger.Index) {
 	l.derived = i
 }
 
-func (l *fakeLog) IndexAt(pos int64) (dledger.Index, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// at finds the entry that begins at pos; -1: none does.
+func (l *fakeLog) at(pos int64) int {
 	i := sort.Search(len(l.entries), func(i int) bool { return l.entries[i].Pos >= pos })
 	if i == len(l.entries) || l.entries[i].Pos != pos {
-		return -1, dledger.ErrOutOfRange
+		return -1
 	}
-	return l.first + dledger.Index(i), nil
+	return i
+}
+
+func (l *fakeLog) EntryAt(pos int64) (dledger.Entry, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := l.at(pos)
+	switch {
+	case l.fail != nil:
+		return dledger.Entry{}, l.fail
+	case pos < l.firstPos():
+		return dledger.Entry{}, dledger.ErrCompacted
+	case i < 0 || l.first+dledger.Index(i) > l.commit:
+		return dledger.Entry{}, dledger.ErrOutOfRange
+	case l.rotten[l.first+dledger.Index(i)]:
+		return dledger.Entry{}, dledger.ErrDamaged
+	}
+	return l.entries[i], nil
+}
+
+func (l *fakeLog) Whole(pos int64, b []byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := l.at(pos)
+	return i >= 0 && len(b) >= headerSize && string(b[headerSize:]) == string(l.entries[i].Body)
+}
+
+func (l *fakeLog) isRotten(i dledger.Index) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rotten[i]
+}
+
+// rot damages an entry, or makes it whole again.
+func (l *fakeLog) rot(i dledger.Index, rotten bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rotten == nil {
+		l.rotten = map[dledger.Index]bool{}
+	}
+	l.rotten[i] = rotten
+	l.change()
 }
 
 func (l *fakeLog) ReadAt(pos int64, n int) ([]byte, error) {
@@ -189,6 +236,9 @@ func (l *fakeLog) ReadAt(pos int64, n int) ([]byte, error) {
 	b := make([]byte, 0, n)
 	for i := sort.Search(len(l.entries), func(i int) bool { return l.entries[i].Pos > pos }) - 1; len(b) < n; i++ {
 		e := append(make([]byte, headerSize), l.entries[i].Body...)
+		if l.rotten[l.first+dledger.Index(i)] {
+			e[len(e)-1] ^= 1
+		}
 		lo := max(pos+int64(len(b))-l.entries[i].Pos, 0)
 		b = append(b, e[lo:min(int64(len(e)), lo+int64(n-len(b)))]...)
 	}

@@ -49,6 +49,7 @@ type GetResult struct {
 	Messages [][]byte // in stored form; the log's memory, not to be written to
 	Size     int      // of them all
 	Behind   int64    // bytes of log between the last message looked at and the log's end
+	Err      error    // with OffsetFoundNull: why it cannot be read for now; dledger.ErrDamaged if it waits for a copy of another member
 }
 
 // Code is the response code of a PULL that asked from offset on.
@@ -105,7 +106,7 @@ func (s *Store) unread(q *queue, offset int64, err error) GetResult {
 	if !errors.Is(err, dledger.ErrClosed) {
 		s.logger.Warn("consume queue not read", "topic", q.topic, "queue", q.id, "offset", offset, "error", err)
 	}
-	return GetResult{Status: OffsetFoundNull, Next: offset}
+	return GetResult{Status: OffsetFoundNull, Next: offset, Err: err}
 }
 
 // get reads from r.Next on, which lies within the queue.
@@ -128,7 +129,11 @@ func (s *Store) get(q *queue, r *GetResult, maxMsgs, maxBytes int, filter Filter
 			}
 			looked++
 			if u != blankUnit && (filter == nil || filter.MatchCode(u.code)) {
-				m, err := s.message(q, r.Next, u, b[i+unitSize:], &w)
+				more := b[i+unitSize:]
+				if filter == nil {
+					more = more[:min(len(more), (maxMsgs-len(r.Messages)-1)*unitSize)]
+				}
+				m, err := s.message(q, r.Next, u, more, &w)
 				if err != nil {
 					if len(r.Messages) == 0 {
 						s.getFailed(q, r, err)
@@ -172,29 +177,22 @@ type window struct {
 	b   []byte
 }
 
-// message gives message i of a queue, whose unit is u; more are the units behind it.
+// message gives message i of a queue, whose unit is u; more are the units behind it. What is not fresh is checked with the checksums of its entry before the queue is
+// blamed for what is wrong with it.
 func (s *Store) message(q *queue, i int64, u unit, more []byte, w *window) ([]byte, error) {
-	if !u.message() {
+	if !u.message() || u.size > dledger.MaxBody {
 		return nil, s.damage(q, i, u)
 	}
 	b, ok := s.log.Fresh(u.pos, int(u.size))
 	if !ok {
-		at := u.pos - w.pos
-		if at < 0 || at+int64(u.size) > int64(len(w.b)) {
-			var err error
-			*w, err = s.readWindow(u, more)
-			if err != nil && len(more) > 0 {
-				*w, err = s.readWindow(u, nil) // one of the others may be what cannot be read
-			}
-			if errors.Is(err, dledger.ErrOutOfRange) && s.beyond(u) {
-				return nil, s.damage(q, i, u)
-			}
-			if err != nil {
-				return nil, err
-			}
-			at = 0
+		var err error
+		b, err = s.cold(u, more, w)
+		if errors.Is(err, ErrNotFound) || errors.Is(err, dledger.ErrOutOfRange) && s.beyond(u) || errors.Is(err, dledger.ErrCompacted) && s.keeps(q, i) {
+			return nil, s.damage(q, i, u)
 		}
-		b = w.b[at : at+int64(u.size) : at+int64(u.size)]
+		if err != nil {
+			return nil, err
+		}
 	}
 	be := binary.BigEndian
 	if len(b) < mq.OffsetPhysicalOffset || be.Uint32(b) != uint32(u.size) || be.Uint32(b[mq.OffsetQueueID:]) != uint32(q.id) || be.Uint64(b[mq.OffsetQueueOffset:]) != uint64(i) {
@@ -203,10 +201,58 @@ func (s *Store) message(q *queue, i int64, u unit, more []byte, w *window) ([]by
 	return b, nil
 }
 
+// cold reads the message of a unit from the log's files, if it is not in the window already.
+func (s *Store) cold(u unit, more []byte, w *window) ([]byte, error) {
+	pos, size := u.pos-headerSize, headerSize+int64(u.size)
+	if pos < w.pos || pos+size > w.pos+int64(len(w.b)) {
+		var err error
+		if *w, err = s.readWindow(u, more); err != nil {
+			return s.body(u.pos, int(u.size)) // one of the others may be what cannot be read
+		}
+	}
+	e := w.b[pos-w.pos:][:size:size]
+	if s.log.Whole(pos, e) {
+		return e[headerSize:], nil
+	}
+	return s.body(u.pos, int(u.size))
+}
+
+// body reads the message of size bytes at pos. ErrNotFound: none begins there. Any other error but ErrCompacted says that it cannot be read for now: ErrDamaged that another
+// member is asked for it, ErrOutOfRange that it is not known to be committed.
+func (s *Store) body(pos int64, size int) ([]byte, error) {
+	b, err := s.log.ReadAt(pos-headerSize, headerSize+size)
+	if err == nil && s.log.Whole(pos-headerSize, b) {
+		return b[headerSize:], nil
+	}
+	e, err := s.log.EntryAt(pos - headerSize)
+	if errors.Is(err, dledger.ErrOutOfRange) {
+		end, failed := s.log.CommittedEnd()
+		if failed != nil {
+			return nil, failed
+		}
+		if pos+int64(size) <= end {
+			return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(e.Body) != size {
+		return nil, ErrNotFound
+	}
+	return e.Body, nil
+}
+
 // beyond tells whether a unit leads behind all that is committed, and all that was when the checkpoint was made.
 func (s *Store) beyond(u unit) bool {
 	end, err := s.log.CommittedEnd()
 	return err == nil && u.pos+int64(u.size) > max(end, s.stats.to.Load())
+}
+
+// keeps tells whether message i of a queue is not one that retention has taken.
+func (s *Store) keeps(q *queue, i int64) bool {
+	lo, _, err := s.bounds(q)
+	return err == nil && lo <= i
 }
 
 // damage notes that a unit does not lead to its message. Run then ends, and the next start builds all queues anew: the log has everything.
@@ -233,8 +279,9 @@ func (s *Store) readWindow(u unit, more []byte) (window, error) {
 		}
 		end = to
 	}
-	b, err := s.log.ReadAt(u.pos, int(end-u.pos))
-	return window{u.pos, b}, err
+	pos := u.pos - headerSize
+	b, err := s.log.ReadAt(pos, int(end-pos))
+	return window{pos, b}, err
 }
 
 // Bounds are those of a queue.
@@ -298,7 +345,7 @@ func (s *Store) Topics() []string {
 }
 
 // OffsetByTime finds the first message of a queue that was stored at ts (ms) or later, its end if there is none; or with upper the last that was stored
-// then or earlier, its beginning if there is none.
+// then or earlier, its beginning if there is none. Where messages cannot be read for now it may find an earlier one, never a later.
 func (s *Store) OffsetByTime(topic string, queueID int32, ts int64, upper bool) int64 {
 	q := s.queue(topic, queueID)
 	if q == nil {
@@ -311,7 +358,7 @@ func (s *Store) OffsetByTime(topic string, queueID int32, ts int64, upper bool) 
 	}
 	v := q.view()
 	n := sort.Search(int(hi-lo), func(i int) bool {
-		t := s.storeTime(q, v, lo+int64(i))
+		t := s.timeFrom(q, v, lo+int64(i))
 		return t > ts || t == ts && !upper
 	})
 	if upper {
@@ -320,20 +367,34 @@ func (s *Store) OffsetByTime(topic string, queueID int32, ts int64, upper bool) 
 	return lo + int64(n)
 }
 
-// storeTime is when message i of a queue was stored; -1 if it cannot be read.
-func (s *Store) storeTime(q *queue, v view, i int64) int64 {
-	u, err := s.unitAt(q, v, i)
-	if err != nil || !u.message() || u == blankUnit {
-		return -1
+// timeFrom is storeTime of message i, or where that cannot be read for now, of one of the next.
+func (s *Store) timeFrom(q *queue, v view, i int64) int64 {
+	for k := i; k < min(i+8, v.end); k++ {
+		if t, err := s.storeTime(q, v, k); err == nil {
+			return t
+		}
 	}
-	m, err := s.messageAt(u.pos, int(u.size))
-	if err != nil {
-		return -1
-	}
-	return m.StoreTime
+	return math.MaxInt64
 }
 
-// StoreTime is when the message at offset of a queue was stored (ms); -1 if there is none.
+// storeTime is when message i of a queue was stored; -1 if there is none.
+func (s *Store) storeTime(q *queue, v view, i int64) (int64, error) {
+	u, err := s.unitAt(q, v, i)
+	if err != nil || u == blankUnit {
+		return -1, err
+	}
+	b, err := s.message(q, i, u, nil, new(window))
+	if err != nil {
+		return -1, err
+	}
+	m, err := parsed(b, u.pos)
+	if err != nil {
+		return -1, nil
+	}
+	return m.StoreTime, nil
+}
+
+// StoreTime is when the message at offset of a queue was stored (ms); -1 if there is none, or it cannot be read for now.
 func (s *Store) StoreTime(topic string, queueID int32, offset int64) int64 {
 	q := s.queue(topic, queueID)
 	if q == nil {
@@ -343,7 +404,11 @@ func (s *Store) StoreTime(topic string, queueID int32, offset int64) int64 {
 	if lo, hi, err := s.bounds(q); err != nil || offset < lo || offset >= min(hi, v.end) {
 		return -1
 	}
-	return s.storeTime(q, v, offset)
+	t, err := s.storeTime(q, v, offset)
+	if err != nil {
+		return -1
+	}
+	return t
 }
 
 // EarliestTime is when the first kept message of a queue was stored (ms); -1 if there is none.
@@ -369,39 +434,35 @@ func (s *Store) EarliestLogTime() int64 {
 	return t
 }
 
-// messageAt reads the message of size bytes at pos. ErrNotFound: there is none.
+// messageAt reads the message of size bytes at pos; see body.
 func (s *Store) messageAt(pos int64, size int) (mq.Message, error) {
-	b, err := s.log.ReadAt(pos, size)
+	b, err := s.body(pos, size)
 	if err != nil {
 		return mq.Message{}, err
 	}
+	return parsed(b, pos)
+}
+
+// parsed is the message that the entry body at pos holds. ErrNotFound: it holds none.
+func parsed(b []byte, pos int64) (mq.Message, error) {
 	m, n, err := mq.ParseStored(b)
-	if err != nil || n != size || m.PhysicalOffset != pos {
+	if err != nil || n != len(b) || m.PhysicalOffset != pos {
 		return m, ErrNotFound
 	}
 	return m, nil
 }
 
-// MessageAt gives the committed message at a physical offset, in stored form. ErrNotFound: none begins there, or it is no longer kept.
+// MessageAt gives the committed message at a physical offset, in stored form. ErrNotFound: none begins there, or it is no longer kept. Other errors say that it
+// cannot be read for now.
 func (s *Store) MessageAt(pos int64) ([]byte, error) {
-	head, err := s.log.ReadAt(pos, 8)
-	switch {
-	case pos < headerSize, errors.Is(err, dledger.ErrOutOfRange), errors.Is(err, dledger.ErrCompacted):
-		return nil, ErrNotFound
-	case err != nil:
-		return nil, err
-	}
-	size := int(binary.BigEndian.Uint32(head))
-	if size > dledger.MaxBody {
+	e, err := s.log.EntryAt(pos - headerSize)
+	if errors.Is(err, dledger.ErrOutOfRange) || errors.Is(err, dledger.ErrCompacted) {
 		return nil, ErrNotFound
 	}
-	if i, err := s.log.IndexAt(pos - headerSize); err != nil || i < 0 {
-		return nil, ErrNotFound
+	if err == nil {
+		_, err = parsed(e.Body, pos)
 	}
-	if _, err := s.messageAt(pos, size); err != nil {
-		return nil, ErrNotFound
-	}
-	return s.log.ReadAt(pos, size)
+	return e.Body, err
 }
 
 // QueryResult is what a Query found.
@@ -411,19 +472,25 @@ type QueryResult struct {
 	LastPos  int64
 }
 
-// Query finds messages of a topic by a key or unique key that were stored between begin and end (ms), at most max.
+// Query finds messages of a topic by a key or unique key that were stored between begin and end (ms), at most max. With an error some may be missing: there is
+// one that cannot be read for now, or what it found of the index could not be.
 func (s *Store) Query(topic, key string, max int, begin, end int64) (QueryResult, error) {
 	r := QueryResult{LastTime: s.stats.time.Load(), LastPos: s.stats.to.Load()}
 	end = min(end, math.MaxInt64/2) // tools ask for everything up to the end of time, which must not run over
 	seen := map[int64]bool{}
+	var unread error
 	err := s.index.find(mq.KeyHash(mq.IndexKey(topic, key)), begin, end, func(pos int64) bool {
 		if seen[pos] {
 			return true
 		}
 		seen[pos] = true
 		b, err := s.MessageAt(pos)
-		if err != nil {
+		if errors.Is(err, ErrNotFound) {
 			return true // it is no longer kept
+		}
+		if err != nil {
+			unread = fmt.Errorf("message at %d: %w", pos, err)
+			return true
 		}
 		m, _, err := mq.ParseStored(b)
 		if err == nil && m.StoreTime >= begin && m.StoreTime <= end && hasKey(&m, topic, key) {
@@ -431,7 +498,7 @@ func (s *Store) Query(topic, key string, max int, begin, end int64) (QueryResult
 		}
 		return len(r.Messages) < max
 	})
-	return r, err
+	return r, errors.Join(err, unread)
 }
 
 // hasKey tells messages with this key from those whose key only has the same hash.

@@ -36,8 +36,9 @@ type Log interface {
 	Get(i dledger.Index) (dledger.Entry, error)
 	First() (dledger.Index, int64)
 	CommittedEnd() (int64, error)
-	IndexAt(pos int64) (dledger.Index, error)
+	EntryAt(pos int64) (dledger.Entry, error)
 	ReadAt(pos int64, n int) ([]byte, error)
+	Whole(pos int64, b []byte) bool
 	Fresh(pos int64, n int) ([]byte, bool)
 	Leading() (dledger.Term, bool)
 	Changed() <-chan struct{}
@@ -298,13 +299,15 @@ func (s *Store) recover() error {
 	}
 	i := first // the records begin before the messages
 	if at := s.cfg.MetaFrom - headerSize; at >= pos {
-		switch i, err = s.log.IndexAt(at); {
+		switch e, err := s.log.EntryAt(at); {
+		case err == nil:
+			i = e.Index + 1
 		case errors.Is(err, dledger.ErrOutOfRange) && s.isBehind(at): // the log has lost its end, which comes again; the records before that are known
-			i = s.log.Commit()
-		case err != nil:
+			i = s.log.Commit() + 1
+		case errors.Is(err, dledger.ErrDamaged): // what comes before it may be told again
+		default:
 			return fmt.Errorf("the broker's records were saved up to position %d: %w", s.cfg.MetaFrom, err)
 		}
-		i++
 	}
 	s.at.next = min(s.at.next, i)
 	return nil
@@ -416,6 +419,7 @@ const (
 	pendingMax   = 1 << 19  // items of the index that wait for one
 	recordWait   = 50 * time.Millisecond
 	warnInterval = time.Minute
+	damagedAgain = 50 * time.Millisecond // when dispatching looks again at an entry that is being repaired
 )
 
 // Run dispatches committed entries until ctx ends, with nil, or something fails. While this member leads it also prepares it to take messages.
@@ -480,6 +484,7 @@ func (s *Store) dispatchSome() (more bool, err error) {
 		s.unchecked = false
 	}
 	before := s.at.next
+	s.failed = nil
 	next, err := s.log.Committed(before, func(e dledger.Entry) bool {
 		s.failed = s.dispatch(e)
 		return s.failed == nil
@@ -493,8 +498,14 @@ func (s *Store) dispatchSome() (more bool, err error) {
 		return true, nil
 	case errors.Is(err, dledger.ErrClosed):
 		return false, nil
+	case errors.Is(err, dledger.ErrDamaged):
+		s.waitForCopy(err)
+		return false, nil
 	case err != nil:
 		return false, err
+	case errors.Is(s.failed, dledger.ErrDamaged): // of an entry that a record is compared with
+		s.waitForCopy(s.failed)
+		next = s.at.next
 	case s.failed != nil:
 		return false, s.failed
 	}
@@ -510,6 +521,15 @@ func (s *Store) dispatchSome() (more bool, err error) {
 		s.watchMu.Unlock()
 	}
 	return more, nil
+}
+
+// waitForCopy has a damaged entry looked at again after a while: another member is asked for it. Nothing behind it can be dispatched before.
+func (s *Store) waitForCopy(err error) {
+	if now := time.Now(); now.Sub(s.warned) > warnInterval {
+		s.warned = now
+		s.logger.Warn("messages are not dispatched before a damaged entry is whole again", "next", s.at.next, "reason", err)
+	}
+	time.AfterFunc(damagedAgain, s.wake)
 }
 
 // WaitDispatched waits until the message at physical offset pos, if it is committed, is in its queue. Errors: ctx's, and ErrClosed.

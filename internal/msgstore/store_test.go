@@ -133,11 +133,11 @@ func TestPullTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i, err := r.log.IndexAt(m.PhysicalOffset - headerSize)
+	e, err := r.log.EntryAt(m.PhysicalOffset - headerSize)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.log.retain(i)
+	r.log.retain(e.Index)
 	b := tagged{mq.TagsCode("b")}
 	for _, k := range []struct {
 		name   string
@@ -1108,4 +1108,79 @@ func TestDamagedQueueServesNothingWrong(t *testing.T) {
 			return
 		}
 	}
+}
+
+// TestDispatchWaitsForADamagedEntry: while queues and index are built anew, and afterwards while a record is compared with the log. Nothing ends, and once the
+// entry is whole all is there.
+func TestDispatchWaitsForADamagedEntry(t *testing.T) {
+	r := newRig(t)
+	r.lead()
+	r.fill("T", 0, 12)
+	r.fill("T", 1, 12)
+	r.shut()
+	if err := r.disk.Remove("store/checkpoint"); err != nil {
+		t.Fatal(err)
+	}
+	r.log.rot(7, true)
+	r.start()
+	if err := r.s.WaitIndex(t.Context(), 6); err != nil {
+		t.Fatal(err)
+	}
+	r.log.noop() // has Run look again
+	if got := r.s.MaxOffset("T", 0); got != 6 {
+		t.Errorf("queue 0 ends at %d, want 6: entry 0 is the leader's record, and 7 is damaged", got)
+	}
+	select {
+	case <-r.s.stopped:
+		t.Fatal("the damage has ended Run")
+	default:
+	}
+	r.log.rot(7, false)
+	if err := r.s.WaitIndex(t.Context(), 24); err != nil {
+		t.Fatal(err)
+	}
+	r.check()
+}
+
+// TestDamagedMessageIsNotServed: what ReadAt gives is compared with the checksums of its entry, whatever asks for it; the others in the same window are served.
+func TestDamagedMessageIsNotServed(t *testing.T) {
+	r := newRig(t)
+	r.lead()
+	var pos []int64
+	for i := range 8 {
+		pos = append(pos, r.put(message("T", 0, fmt.Sprint("body ", i), mq.PropKeys, "k")).Pos[0])
+	}
+	r.settle()
+	r.log.mu.Lock()
+	r.log.cold = true
+	r.log.mu.Unlock()
+	r.log.rot(4, true) // message 3
+	if g := r.s.Get("T", 0, 0, 32, 1<<20, nil); g.Status != Found || g.Next != 3 || len(g.Messages) != 3 {
+		t.Errorf("before it: %v, next %d, %d messages", g.Status, g.Next, len(g.Messages))
+	}
+	if g := r.s.Get("T", 0, 3, 32, 1<<20, nil); g.Status != OffsetFoundNull || g.Next != 3 || !errors.Is(g.Err, dledger.ErrDamaged) || g.Code(3) != mq.PullNotFound {
+		t.Errorf("at it: %v, next %d, %v", g.Status, g.Next, g.Err)
+	}
+	if g := r.s.Get("T", 0, 4, 32, 1<<20, nil); g.Status != Found || len(g.Messages) != 4 {
+		t.Errorf("behind it: %v, %d messages", g.Status, len(g.Messages))
+	}
+	if _, err := r.s.MessageAt(pos[3]); !errors.Is(err, dledger.ErrDamaged) {
+		t.Errorf("by position: %v", err)
+	}
+	if res, err := r.s.Query("T", "k", 32, 0, 1<<60); !errors.Is(err, dledger.ErrDamaged) || len(res.Messages) != 7 {
+		t.Errorf("by key: %d messages, %v", len(res.Messages), err)
+	}
+	if ts := r.s.StoreTime("T", 0, 3); ts != -1 {
+		t.Errorf("its time is %d", ts)
+	}
+	for _, upper := range []bool{false, true} {
+		if o := r.s.OffsetByTime("T", 0, 1, upper); o != 0 {
+			t.Errorf("the first is at %d", o)
+		}
+	}
+	if r.s.damaged.Load() != nil {
+		t.Errorf("the queue is blamed: %v", *r.s.damaged.Load())
+	}
+	r.log.rot(4, false)
+	r.check()
 }

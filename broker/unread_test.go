@@ -1,0 +1,206 @@
+package broker
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"dledger/internal/mq"
+	"dledger/internal/remoting"
+	"dledger/internal/vfs"
+)
+
+// reopen starts all replicas again, so that they have nothing in memory, and gives the one that leads.
+func (c *cluster) reopen() string {
+	c.T.Helper()
+	for _, id := range c.IDs() {
+		if err := c.brokers[id].Close(); err != nil {
+			c.T.Fatal(err)
+		}
+		delete(c.brokers, id)
+	}
+	c.Stop(c.IDs()...)
+	for _, id := range c.IDs() {
+		c.start(id)
+	}
+	return c.leader()
+}
+
+// stain is one damaged byte of a replica's log.
+type stain struct {
+	c    *cluster
+	id   string
+	name string
+	at   int64
+	was  byte
+}
+
+// stain flips a bit of a stored message, found by its body: off bytes behind where that begins.
+func (c *cluster) stain(id, body string, off int) stain {
+	c.T.Helper()
+	mem, dir := c.Disk(id).Mem(), "/"+id+"/dledger-"+id+"/data/"
+	names, err := mem.ReadDir(dir)
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	for _, n := range names {
+		b, err := vfs.ReadFile(mem, dir+n)
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		if i := bytes.Index(b, []byte(body)); i >= 0 {
+			s := stain{c, id, dir + n, int64(i + off), b[i+off]}
+			if err := mem.Flip(s.name, s.at, 0x04); err != nil {
+				c.T.Fatal(err)
+			}
+			return s
+		}
+	}
+	c.T.Fatalf("%s has no message %q", id, body)
+	panic("unreachable")
+}
+
+// gone waits until the byte is as it was.
+func (s stain) gone() {
+	s.c.T.Helper()
+	s.c.Wait("the repair of "+s.id, func() bool {
+		st := s.c.Member(s.id).Stats()
+		return st.Damaged == 0 && st.Damages == 1 && st.Repaired >= 1
+	})
+	b, err := vfs.ReadFile(s.c.Disk(s.id).Mem(), s.name)
+	if err != nil || b[s.at] != s.was {
+		s.c.T.Errorf("byte %d of %s is %#x, want %#x (%v)", s.at, s.name, b[s.at], s.was, err)
+	}
+}
+
+// seen gives the bodies that a topic's queue 0 shows at a replica, and holds that none is damaged.
+func (cl *client) seen(id, topic string, want func(body string) bool) (all []string) {
+	cl.c.T.Helper()
+	for at := int64(0); ; {
+		f := cl.call(id, mq.CodePull, pullExt("g", topic, 0, at, 0), nil)
+		got, offsets := bodies(cl.c.T, f.Body)
+		for i, b := range got {
+			if !want(b) || offsets[i] != at+int64(i) {
+				cl.c.T.Fatalf("%s gives %q at %d of topic %s, asked from %d on", id, b, offsets[i], topic, at)
+			}
+		}
+		if all = append(all, got...); f.Code != mq.Success {
+			return all
+		}
+		at += int64(len(got))
+	}
+}
+
+// Where bits are flipped: in the body, in the header of the message (its queue id), in the header of the entry (its index).
+var stained = map[string]int{"body": 3, "queue id": -88 + 15, "index": -88 - 48 + 15}
+
+// TestDamagedMessagesAreServedOnceTheyAreWhole: a bit of a message flips on the disk of the leader, of three. Whichever way it is asked for, the damaged message is never
+// given, nor stored anew in another place; the right one is soon, and the disk has it again.
+func TestDamagedMessagesAreServedOnceTheyAreWhole(t *testing.T) {
+	const body = "the precious message itself"
+	plain := func(c *cluster, p *client, props string) *mq.Message {
+		f := p.must(c.leader(), mq.CodeSend, sendExt("t", 0, "properties", "KEYS\x01K\x02UNIQ_KEY\x01U\x02"+props), []byte(body))
+		_, pos, err := mq.ParseMsgID(f.Ext["msgId"])
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		return &mq.Message{PhysicalOffset: pos}
+	}
+	right := func(b string) bool { return b == body || strings.HasPrefix(b, "filler") }
+	comes := func(c *cluster, p *client, l, topic string) string {
+		c.T.Helper()
+		c.Wait("the message in "+topic, func() bool { return slices.Contains(p.seen(l, topic, right), body) })
+		return body
+	}
+	one := func(c *cluster, f *remoting.Frame) string {
+		got, _ := bodies(c.T, f.Body)
+		if f.Code != mq.Success || len(got) == 0 {
+			c.T.Errorf("code %d, %s, %d messages", f.Code, f.Remark, len(got))
+			return ""
+		}
+		return got[0]
+	}
+	late := func(c *cluster, p *client, l string, _ *mq.Message) string { // there are 40 others
+		return one(c, p.call(l, mq.CodePull, pullExt("g", "t", 0, 40, 50_000), nil))
+	}
+	for _, k := range []struct {
+		name string
+		send func(c *cluster, p *client) *mq.Message
+		ask  func(c *cluster, p *client, l string, m *mq.Message) (served string)
+	}{
+		{"pull", func(c *cluster, p *client) *mq.Message { return plain(c, p, "") }, func(c *cluster, p *client, l string, m *mq.Message) string { return comes(c, p, l, "t") }},
+		{"held pull", func(c *cluster, p *client) *mq.Message { return plain(c, p, "") }, func(c *cluster, p *client, l string, m *mq.Message) string {
+			begin := time.Now()
+			got := one(c, p.call(l, mq.CodePull, pullExt("g", "t", 0, 20, 15_000), nil))
+			if d := time.Since(begin); d > time.Second {
+				c.T.Errorf("answered after %v", d)
+			}
+			return got
+		}},
+		{"by id", func(c *cluster, p *client) *mq.Message { return plain(c, p, "") }, func(c *cluster, p *client, l string, m *mq.Message) string {
+			return one(c, p.call(l, mq.CodeViewMessage, ext("offset", m.PhysicalOffset), nil))
+		}},
+		{"by key", func(c *cluster, p *client) *mq.Message { return plain(c, p, "") }, func(c *cluster, p *client, l string, m *mq.Message) string {
+			return one(c, p.call(l, mq.CodeQueryMessage, ext("topic", "t", "key", "K", "maxNum", 8, "beginTimestamp", 0, "endTimestamp", int64(1)<<60), nil))
+		}},
+		{"by time", func(c *cluster, p *client) *mq.Message { return plain(c, p, "") }, func(c *cluster, p *client, l string, m *mq.Message) string {
+			f := p.must(l, mq.CodeSearchOffset, ext("topic", "t", "queueId", 0, "timestamp", 1), nil)
+			if f.Ext["offset"] != "0" {
+				c.T.Errorf("the first message is at %s", f.Ext["offset"])
+			}
+			p.seen(l, "t", right)
+			return body
+		}},
+		{"send-back", func(c *cluster, p *client) *mq.Message {
+			p.must(c.leader(), mq.CodeHeartbeat, nil, heart("a", "g", "t"))
+			return plain(c, p, "")
+		}, func(c *cluster, p *client, l string, m *mq.Message) string {
+			p.must(l, mq.CodeSendBack, ext("offset", m.PhysicalOffset, "group", "g", "delayLevel", -1, "originTopic", "t"), nil)
+			return comes(c, p, l, mq.DLQTopic("g"))
+		}},
+		{"delayed", func(c *cluster, p *client) *mq.Message { return plain(c, p, "DELAY\x014\x02") }, late},
+		{"timer", func(c *cluster, p *client) *mq.Message { return plain(c, p, "TIMER_DELAY_SEC\x0130\x02") }, late},
+		{"transaction", func(c *cluster, p *client) *mq.Message { return plain(c, p, "TRAN_MSG\x01true\x02PGROUP\x01p\x02") }, func(c *cluster, p *client, l string, m *mq.Message) string {
+			p.must(l, mq.CodeEndTransaction, ext("producerGroup", "p", "tranStateTableOffset", 0, "commitLogOffset", m.PhysicalOffset, "commitOrRollback", 8, "msgId", "U"), nil)
+			return comes(c, p, l, "t")
+		}},
+		{"question about a transaction", func(c *cluster, p *client) *mq.Message {
+			return plain(c, p, "TRAN_MSG\x01true\x02PGROUP\x01p\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x011\x02")
+		}, func(c *cluster, p *client, l string, m *mq.Message) string {
+			p.must(l, mq.CodeHeartbeat, nil, []byte(`{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[]}`))
+			c.Wait("the question", func() bool { return p.got(mq.CodeCheckTransaction) > 0 })
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			got, _ := bodies(c.T, p.requests[len(p.requests)-1].Body)
+			return got[0]
+		}},
+	} {
+		for where, off := range stained {
+			t.Run(k.name+"/"+where, func(t *testing.T) {
+				inCluster(t, 3, func(cfg *Config) { cfg.TransactionEvery = 10 * time.Second }, func(c *cluster) {
+					p := c.client("10.1.0.1")
+					for i := range 20 {
+						p.must(c.leader(), mq.CodeSend, sendExt("t", 0), []byte(fmt.Sprint("filler ", i)))
+					}
+					m := k.send(c, p)
+					for i := range 20 {
+						p.must(c.leader(), mq.CodeSend, sendExt("t", 0), []byte(fmt.Sprint("filler ", 20+i)))
+					}
+					c.Agree()
+					l := c.reopen()
+					s := c.stain(l, body, off)
+					if got := k.ask(c, c.client("10.1.0.2"), l, m); got != body {
+						c.T.Errorf("in the end it is %q", got)
+					}
+					s.gone()
+					if c.leader() != l || !c.brokers[l].Leads() {
+						c.T.Errorf("%s leads instead of %s", c.leader(), l)
+					}
+				})
+			})
+		}
+	}
+}
