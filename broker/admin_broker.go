@@ -103,6 +103,9 @@ func (b *Broker) runtimeInfo(r *request) {
 		"timerReadBehind": "0", "timerOffsetBehind": "0", "timerCongestNum": "0", "timerEnqueueTps": "0.0", "timerDequeueTps": "0.0",
 		"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": number(waitersMax),
 	}
+	if store.Damaged > 0 || store.Mended > 0 { // not told by the original
+		info["consumeQueuesDamaged"], info["consumeQueueUnitsMended"] = number(int64(store.Damaged)), number(store.Mended)
+	}
 	for _, pool := range []string{"send", "pull", "litePull", "query", "ack"} {
 		info[pool+"ThreadPoolQueueSize"], info[pool+"ThreadPoolQueueHeadWaitTimeMills"], info[pool+"ThreadPoolQueueCapacity"] = "0", "0", number(waitersMax)
 	}

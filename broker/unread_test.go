@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -203,4 +204,52 @@ func TestDamagedMessagesAreServedOnceTheyAreWhole(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestDamagedQueueEndsNoBroker: a bit flips in a consume queue file of the leader. It serves the other queues all the time, and this one once it is made anew.
+func TestDamagedQueueEndsNoBroker(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		t := c.T
+		p := c.client("10.1.0.1")
+		for i := range 60 {
+			p.must(c.leader(), mq.CodeSend, sendExt("t", i%2), fmt.Append(nil, "message ", i))
+		}
+		c.Agree()
+		l := c.reopen()
+		name := "/" + l + "/broker/consumequeue/t/0/00000000000000000000"
+		before, err := vfs.ReadFile(c.Disk(l).Mem(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []int64{4, 10*20 + 7, 20*20 + 10} { // positions, and a size that leads beyond the log
+			if err := c.Disk(l).Mem().Flip(name, at, 0x10); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p = c.client("10.1.0.2")
+		c.Wait("all messages", func() bool {
+			if n := len(p.seen(l, "t", func(b string) bool { return strings.HasPrefix(b, "message ") })); n == 30 {
+				return true
+			}
+			if got, _ := bodies(t, p.must(l, mq.CodePull, pullExt("g", "t", 1, 0, 0), nil).Body); len(got) != 30 {
+				t.Fatalf("the other queue gives %d messages", len(got))
+			}
+			return false
+		})
+		if after, err := vfs.ReadFile(c.Disk(l).Mem(), name); err != nil || !bytes.Equal(after, before) {
+			t.Errorf("the file is another one (%v)", err)
+		}
+		if !c.brokers[l].Leads() {
+			t.Errorf("%s leads instead of %s", c.leader(), l)
+		}
+		var info struct{ Table map[string]string }
+		if err := json.Unmarshal(p.must(l, mq.CodeRuntimeInfo, nil, nil).Body, &info); err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Table["consumeQueueUnitsMended"]; got != "3" {
+			t.Errorf("%s units are said to be mended, want 3", got)
+		}
+		p.must(l, mq.CodeSend, sendExt("t", 0), []byte("message and another"))
+		c.Agree()
+	})
 }

@@ -154,6 +154,9 @@ func (l *fakeLog) First() (dledger.Index, int64) {
 func (l *fakeLog) CommittedEnd() (int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.commit < l.first-1 {
+		return 0, dledger.ErrCompacted
+	}
 	return l.committedEnd(), nil
 }
 

@@ -118,6 +118,9 @@ func (s *Store) get(q *queue, r *GetResult, maxMsgs, maxBytes int, filter Filter
 	for looked := 0; r.Next < v.end && looked < limit && len(r.Messages) < maxMsgs; {
 		b, err := s.read(q, v, r.Next, limit-looked)
 		if err != nil {
+			if q.unreadableFile(r.Next, err) {
+				s.suspect(suspicion{q: q, unit: r.Next}, err)
+			}
 			s.getFailed(q, r, err)
 			return
 		}
@@ -227,10 +230,7 @@ func (s *Store) body(pos int64, size int) ([]byte, error) {
 	e, err := s.log.EntryAt(pos - headerSize)
 	if errors.Is(err, dledger.ErrOutOfRange) {
 		end, failed := s.log.CommittedEnd()
-		if failed != nil {
-			return nil, failed
-		}
-		if pos+int64(size) <= end {
+		if failed == nil && pos+int64(size) <= end {
 			return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
 		}
 	}
@@ -253,18 +253,6 @@ func (s *Store) beyond(u unit) bool {
 func (s *Store) keeps(q *queue, i int64) bool {
 	lo, _, err := s.bounds(q)
 	return err == nil && lo <= i
-}
-
-// damage notes that a unit does not lead to its message. Run then ends, and the next start builds all queues anew: the log has everything.
-func (s *Store) damage(q *queue, i int64, u unit) error {
-	q.mu.RLock()
-	gone := i < q.firstUnit() // the queue began anew while it was read
-	q.mu.RUnlock()
-	err := fmt.Errorf("message %d of queue %d of topic %s is not at %d, where its consume queue says: %w", i, q.id, q.topic, u.pos, ErrNotFound)
-	if !gone && s.damaged.CompareAndSwap(nil, &err) {
-		s.wake()
-	}
-	return err
 }
 
 // readWindow reads the message of a unit, and those of the next ones as long as most of what is read is wanted.

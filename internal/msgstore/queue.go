@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -151,6 +152,11 @@ func (s *Store) bounds(q *queue) (lo, hi int64, err error) {
 			failed = errors.Join(failed, err)
 			return u.message() && u.pos >= logFirst
 		}))
+		if failed == nil && !s.splits(q, v, first, lo, logFirst) {
+			err := fmt.Errorf("queue %d of topic %s does not ascend around offset %d", q.id, q.topic, lo)
+			s.suspect(suspicion{q: q, unit: lo - 1}, err)
+			return 0, 0, err
+		}
 		if failed == nil {
 			q.mu.Lock()
 			if q.begun == begun {
@@ -160,15 +166,33 @@ func (s *Store) bounds(q *queue) (lo, hi int64, err error) {
 			return lo, v.end, nil
 		}
 		if !errors.Is(failed, os.ErrNotExist) {
+			if errors.Is(failed, io.EOF) {
+				s.suspect(suspicion{q: q, unit: first, all: true}, failed)
+			}
 			return 0, 0, failed
 		}
 		q.mu.RLock()
 		moved := q.firstUnit() != first // files were removed meanwhile
 		q.mu.RUnlock()
 		if !moved {
+			s.suspect(suspicion{q: q, unit: first, all: true}, failed)
 			return 0, 0, failed
 		}
 	}
+}
+
+// splits tells whether units before lo, the first of which is first, lie before the log as far as the two nearest tell: a damaged one may have led the search astray, and
+// consumers would pass over what they have not seen.
+func (s *Store) splits(q *queue, v view, first, lo, logFirst int64) bool {
+	for k := lo - 1; k >= max(first, lo-2); k-- {
+		switch u, err := s.unitAt(q, v, k); {
+		case err != nil, u == blankUnit: // it tells nothing
+			return true
+		case u.pos >= logFirst, !u.message():
+			return false
+		}
+	}
+	return true
 }
 
 // firstUnit is the first unit that is kept. The caller holds mu.

@@ -186,11 +186,14 @@ type Store struct {
 
 	recordFailed atomic.Int64 // the last term in which a leader record was not committed at once
 
-	damaged atomic.Pointer[error] // what is wrong with a queue; set once
-	kick    chan struct{}         // wakes Run
-	results chan error            // of finish
-	calls   chan func()           // run on the goroutine of Run
-	stopped chan struct{}         // closed when Run has returned
+	suspectsMu sync.Mutex
+	suspects   suspects
+	mending    *mending      // the goroutine of Run
+	waiting    atomic.Bool   // Run is to be woken, see later
+	kick       chan struct{} // wakes Run
+	results    chan error    // of finish
+	calls      chan func()   // run on the goroutine of Run
+	stopped    chan struct{} // closed when Run has returned
 
 	watchMu sync.Mutex
 	watch   chan struct{} // closed at the next promotion; nil while nobody waits
@@ -200,7 +203,7 @@ type Store struct {
 }
 
 type counters struct {
-	dispatched, unreadable, checkpoints, to, next, time atomic.Int64
+	dispatched, unreadable, checkpoints, mended, to, next, time atomic.Int64
 }
 
 // Open finds out what the queues hold and from where on the log has to be dispatched. Run does it.
@@ -212,7 +215,7 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, log: cfg.Ledger, fs: cfg.FS, logger: cfg.Logger, files: newDescriptors(cfg.FS), queueRoot: filepath.Join(cfg.Dir, "consumequeue"),
 		unflushed: map[*queue]bool{}, dirty: map[string]bool{}, dirtyDirs: map[string]bool{}, expiredTo: -1, lastTerm: -1, recordTerm: -1,
 		kick: make(chan struct{}, 1), results: make(chan error, 1), calls: make(chan func()), stopped: make(chan struct{})}
-	s.queues.of = map[string]map[int32]*queue{}
+	s.queues.of, s.suspects = map[string]map[int32]*queue{}, suspects{}
 	s.index = index{dir: filepath.Join(cfg.Dir, "index"), slots: int32(cfg.IndexSlots), items: int32(cfg.IndexItems), files: s.files, now: time.Now}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open message store in %s: %w", cfg.Dir, err), s.release())
@@ -303,7 +306,7 @@ func (s *Store) recover() error {
 		case err == nil:
 			i = e.Index + 1
 		case errors.Is(err, dledger.ErrOutOfRange) && s.isBehind(at): // the log has lost its end, which comes again; the records before that are known
-			i = s.log.Commit() + 1
+			i = max(i, s.log.Commit()+1)
 		case errors.Is(err, dledger.ErrDamaged): // what comes before it may be told again
 		default:
 			return fmt.Errorf("the broker's records were saved up to position %d: %w", s.cfg.MetaFrom, err)
@@ -419,7 +422,7 @@ const (
 	pendingMax   = 1 << 19  // items of the index that wait for one
 	recordWait   = 50 * time.Millisecond
 	warnInterval = time.Minute
-	damagedAgain = 50 * time.Millisecond // when dispatching looks again at an entry that is being repaired
+	laterAfter   = 50 * time.Millisecond // when Run looks again at what is being repaired
 )
 
 // Run dispatches committed entries until ctx ends, with nil, or something fails. While this member leads it also prepares it to take messages.
@@ -438,12 +441,16 @@ func (s *Store) Run(ctx context.Context) (err error) {
 	defer expire.Stop()
 	for {
 		changed := s.log.Changed()
-		if err := s.damaged.Load(); err != nil {
-			return fmt.Errorf("message store: the next start builds the queues anew: %w", *err)
-		}
 		more, err := s.dispatchSome()
 		if err != nil {
 			return err
+		}
+		mending, err := s.mendSome()
+		if err != nil {
+			return err
+		}
+		if mending {
+			s.wake() // after whatever else there is to do
 		}
 		s.promote()
 		if err := s.save(false); err != nil {
@@ -529,7 +536,17 @@ func (s *Store) waitForCopy(err error) {
 		s.warned = now
 		s.logger.Warn("messages are not dispatched before a damaged entry is whole again", "next", s.at.next, "reason", err)
 	}
-	time.AfterFunc(damagedAgain, s.wake)
+	s.later()
+}
+
+// later has Run look around again after a while.
+func (s *Store) later() {
+	if s.waiting.CompareAndSwap(false, true) {
+		time.AfterFunc(laterAfter, func() {
+			s.waiting.Store(false)
+			s.wake()
+		})
+	}
 }
 
 // WaitDispatched waits until the message at physical offset pos, if it is committed, is in its queue. Errors: ctx's, and ErrClosed.
@@ -832,7 +849,7 @@ func (s *Store) wake() {
 
 // Close makes a checkpoint and gives the files back. Run must have returned, or never been called.
 func (s *Store) Close() error {
-	if s.damaged.Load() != nil {
+	if s.hurt() {
 		s.log.Derived(-1)
 		return errors.Join(s.files.remove(s.checkpointName()), s.fs.SyncDir(s.cfg.Dir), s.release())
 	}
@@ -867,6 +884,8 @@ type Stats struct {
 	First, End   int64 // positions where the log begins, and where its committed part ends
 	DispatchedTo int64
 	Checkpoints  int64
+	Mended       int64 // units of queues that were damaged and are made anew
+	Damaged      int   // queues that wait for that
 }
 
 // Stats gives the counts.
@@ -882,7 +901,10 @@ func (s *Store) Stats() Stats {
 		n += len(m)
 	}
 	s.queues.RUnlock()
+	s.suspectsMu.Lock()
+	damaged := len(s.suspects)
+	s.suspectsMu.Unlock()
 	to := s.stats.to.Load()
 	return Stats{Dispatched: s.stats.dispatched.Load(), Unreadable: s.stats.unreadable.Load(), Behind: max(end-to, 0), Queues: n, First: first, End: end, DispatchedTo: to,
-		Checkpoints: s.stats.checkpoints.Load()}
+		Checkpoints: s.stats.checkpoints.Load(), Mended: s.stats.mended.Load(), Damaged: damaged}
 }

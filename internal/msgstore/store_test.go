@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -1068,38 +1070,109 @@ func TestFloorAboveTheEndOfAQueue(t *testing.T) {
 	r.check()
 }
 
-// TestDamagedQueueServesNothingWrong: a bit flips in a unit, so that it leads to another message, to none, or beyond the log. The store ends, and what is
-// opened after it is whole again.
-func TestDamagedQueueServesNothingWrong(t *testing.T) {
-	for bit := range 8 * 12 { // position and size
+// damagedQueue fills queue 0 of topic T with 40 messages, in three files, of which do damages the second. It gives what they held before.
+func (r *rig) damagedQueue(logFirst int, do func(name string)) (names []string, before [][]byte) {
+	r.t.Helper()
+	r.lead()
+	for i := range 40 {
+		r.put(message("T", 0, fmt.Sprint(i)), message("T", 1, fmt.Sprint(i)))
+	}
+	r.settle()
+	if err := r.s.Checkpoint(); err != nil {
+		r.t.Fatal(err)
+	}
+	if logFirst > 0 {
+		r.log.retain(dledger.Index(1 + 2*logFirst)) // entry 0 is the leader's record
+	}
+	for _, n := range []string{"00000000000000000000", "00000000000000000320", "00000000000000000640"} {
+		name := "store/consumequeue/T/0/" + n
+		b, err := vfs.ReadFile(r.disk, name)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		names, before = append(names, name), append(before, b)
+	}
+	do(names[1])
+	return names, before
+}
+
+// TestDamagedQueueIsMadeAnew: a bit flips in a unit, so that it leads to another message, to none, or beyond the log; or a file is cut, gone or full of zeros. Nothing
+// wrong is served, other queues are, and the files soon are what they were.
+func TestDamagedQueueIsMadeAnew(t *testing.T) {
+	type damage struct {
+		name     string
+		at       int64 // offset of a damaged message
+		logFirst int
+		do       func(r *rig, name string)
+	}
+	var all []damage
+	for _, logFirst := range []int{0, 5, 18} {
+		for bit := range 8 * 12 { // position and size
+			const at = 19
+			all = append(all, damage{fmt.Sprintf("bit %d, log from %d", bit, logFirst), at, logFirst, func(r *rig, name string) {
+				if err := r.disk.Flip(name, (at-16)*unitSize+int64(bit/8), 1<<(bit%8)); err != nil {
+					t.Fatal(err)
+				}
+			}})
+		}
+		for name, size := range map[string]int64{"cut": 5*unitSize + 3, "empty": 0, "zeros": -1} {
+			all = append(all, damage{fmt.Sprintf("%s, log from %d", name, logFirst), 22, logFirst, func(r *rig, name string) {
+				f, err := r.disk.OpenFile(name, os.O_RDWR)
+				if err == nil {
+					err = f.Truncate(max(size, 0))
+				}
+				if err == nil && size < 0 {
+					err = f.Truncate(16 * unitSize)
+				}
+				if err := errors.Join(err, f.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}})
+		}
+		all = append(all, damage{fmt.Sprintf("gone, log from %d", logFirst), 19, logFirst, func(r *rig, name string) {
+			if err := r.s.files.remove(name); err != nil {
+				t.Fatal(err)
+			}
+		}})
+	}
+	for _, k := range all {
 		r := newRig(t)
-		r.lead()
-		for i := range 8 {
-			r.put(message("T", 0, fmt.Sprint(i)), message("T", 1, fmt.Sprint(i)))
+		names, before := r.damagedQueue(k.logFirst, func(name string) { k.do(r, name) })
+		for deadline := time.Now().Add(10 * time.Second); ; {
+			g := r.s.Get("T", 0, k.at, 32, 1<<20, nil)
+			if g.Status == Found {
+				if m, _, err := mq.ParseStored(g.Messages[0]); err != nil || string(m.Body) != fmt.Sprint(k.at) {
+					t.Errorf("%s: %q, next %d, %v", k.name, m.Body, g.Next, err)
+				}
+				if r.s.Stats().Damaged == 0 {
+					break
+				}
+			} else if g.Status != OffsetFoundNull || g.Next != k.at {
+				t.Fatalf("%s: %v, next %d", k.name, g.Status, g.Next)
+			}
+			if g := r.s.Get("T", 1, k.at, 32, 1<<20, nil); g.Status != Found {
+				t.Errorf("%s: the other queue: %v", k.name, g.Status)
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: not mended", k.name)
+			}
+			runtime.Gosched()
 		}
-		r.settle()
-		if err := r.s.Checkpoint(); err != nil {
-			t.Fatal(err)
+		r.check()
+		if b := r.s.Bounds("T", 0); b != (Bounds{int64(k.logFirst), 40}) {
+			t.Errorf("%s: bounds %+v", k.name, b)
 		}
-		if err := r.disk.Flip("store/consumequeue/T/0/00000000000000000000", int64(3*unitSize+bit/8), 1<<(bit%8)); err != nil {
-			t.Fatal(err)
+		if s := r.s.Stats(); s.Mended == 0 || s.Damaged != 0 {
+			t.Errorf("%s: %+v", k.name, s)
 		}
-		g := r.s.Get("T", 0, 2, 32, 1<<20, nil)
-		if len(g.Messages) > 1 || g.Status != Found || g.Next > 3 {
-			t.Errorf("bit %d: %v, %d messages, next %d", bit, g.Status, len(g.Messages), g.Next)
+		for i, name := range names {
+			b, err := vfs.ReadFile(r.disk, name)
+			lo, hi := max(k.logFirst-16*i, 0)*unitSize, min(40-16*i, 16)*unitSize // those of messages that the log has
+			if err != nil || len(b) < hi || lo < hi && !bytes.Equal(b[lo:hi], before[i][lo:hi]) {
+				t.Errorf("%s: file %d is another one (%v)", k.name, i, err)
+			}
 		}
-		if g := r.s.Get("T", 0, 3, 32, 1<<20, nil); g.Status != OffsetFoundNull || g.Next != 3 {
-			t.Errorf("bit %d: %v, next %d", bit, g.Status, g.Next)
-		}
-		<-r.s.stopped
-		if err := r.stop(); err == nil {
-			t.Errorf("bit %d: Run has not seen it", bit)
-		}
-		r.stop = nil
-		if err := r.s.Close(); err != nil {
-			t.Error(err)
-		}
-		r.log.lead(false)
+		r.shut()
 		r.start()
 		r.settle()
 		r.check()
@@ -1178,9 +1251,86 @@ func TestDamagedMessageIsNotServed(t *testing.T) {
 			t.Errorf("the first is at %d", o)
 		}
 	}
-	if r.s.damaged.Load() != nil {
-		t.Errorf("the queue is blamed: %v", *r.s.damaged.Load())
+	if r.s.hurt() {
+		t.Error("the queue is blamed")
 	}
 	r.log.rot(4, false)
 	r.check()
+}
+
+// TestDamagedQueueOverADamagedLog: what the log cannot tell for now is not written into the queue; a store that is closed before it can builds its queues anew at the
+// next start.
+func TestDamagedQueueOverADamagedLog(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		r := newRig(t)
+		names, before := r.damagedQueue(0, func(name string) {
+			if err := r.disk.Flip(name, 3*unitSize+2, 1); err != nil {
+				t.Fatal(err)
+			}
+		})
+		r.log.mu.Lock()
+		r.log.cold = true
+		r.log.mu.Unlock()
+		r.log.rot(1+2*19, true) // the message of the unit
+		g := r.s.Get("T", 0, 19, 32, 1<<20, nil)
+		if g.Status != OffsetFoundNull || r.s.Stats().Damaged != 1 {
+			t.Errorf("%v, %+v", g.Status, r.s.Stats())
+		}
+		if closed {
+			r.shut()
+			r.log.rot(1+2*19, false)
+			r.start()
+			if !r.s.rebuilt && r.s.from > 0 {
+				t.Error("the queues are not built anew")
+			}
+		} else {
+			r.log.rot(1+2*19, false)
+			for deadline := time.Now().Add(10 * time.Second); r.s.Stats().Damaged > 0 && time.Now().Before(deadline); {
+				runtime.Gosched()
+			}
+			if b, err := vfs.ReadFile(r.disk, names[1]); err != nil || !bytes.Equal(b, before[1]) {
+				t.Errorf("the file is another one (%v)", err)
+			}
+		}
+		r.settle()
+		r.check()
+		r.halt()
+	}
+}
+
+// TestWhatLooksLikeDamageOfAQueueAndIsNone: gaps in a log, wherever the search for the first message meets them, and a log of which is not known yet what is committed.
+func TestWhatLooksLikeDamageOfAQueueAndIsNone(t *testing.T) {
+	r := newRig(t)
+	r.lead()
+	r.fill("T", 0, 10)
+	q := r.s.queue("T", 0)
+	r.log.retain(9)                                  // entry 0 is the leader's record, so message 8 is the first that stays
+	for offset := int64(11); offset < 40; offset++ { // message 10 is missing
+		m := message("T", 0, fmt.Sprint(offset))
+		m.StoreHost = host
+		b, err := mq.AppendStored(nil, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.log.ProposeIn(-1, [][]byte{b}, func(_ int, _ dledger.Index, pos int64, b []byte) { mq.SetStored(b, offset, pos+headerSize) }, func(dledger.Appended, error) {})
+		r.settle()
+		q.mu.Lock()
+		q.leastFor = -1 // it is searched anew
+		q.mu.Unlock()
+		r.s.Bounds("T", 0)
+		if n := r.s.Stats().Damaged; n != 0 {
+			t.Fatalf("with %d messages the queue is called damaged", offset)
+		}
+	}
+	r.log.mu.Lock()
+	r.log.cold, r.log.commit = true, -1
+	r.log.mu.Unlock()
+	for at := int64(8); at < 40; at++ {
+		if g := r.s.Get("T", 0, at, 32, 1<<20, nil); g.Status == Found {
+			t.Errorf("%d messages from %d on of a log of which nothing is known to be committed", len(g.Messages), at)
+		}
+	}
+	if s := r.s.Stats(); s.Damaged != 0 || s.Mended != 0 {
+		t.Errorf("%+v", s)
+	}
 }
