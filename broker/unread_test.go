@@ -253,3 +253,32 @@ func TestDamagedQueueEndsNoBroker(t *testing.T) {
 		c.Agree()
 	})
 }
+
+// TestServicesGoOnWithoutWhatNobodyHas: a broker that is alone passes over a damaged delayed message, timer, and half; those behind them are delivered.
+func TestServicesGoOnWithoutWhatNobodyHas(t *testing.T) {
+	for name, props := range map[string]string{"delayed": "DELAY\x014\x02", "timer": "TIMER_DELAY_SEC\x0130\x02", "transaction": "TRAN_MSG\x01true\x02PGROUP\x01p\x02"} {
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, 1, nil, func(c *cluster) {
+				p := c.client("10.1.0.1")
+				var pos int64
+				for _, body := range []string{"precious and lost", "whole"} {
+					f := p.must(c.leader(), mq.CodeSend, sendExt("t", 0, "properties", "UNIQ_KEY\x01"+body+"\x02"+props), []byte("body "+body))
+					var err error
+					if _, pos, err = mq.ParseMsgID(f.Ext["msgId"]); err != nil {
+						c.T.Fatal(err)
+					}
+				}
+				l := c.reopen()
+				c.stain(l, "body precious and lost", 3)
+				p = c.client("10.1.0.2")
+				if name == "transaction" {
+					p.must(l, mq.CodeEndTransaction, ext("producerGroup", "p", "tranStateTableOffset", 1, "commitLogOffset", pos, "commitOrRollback", 8, "msgId", "whole"), nil)
+				}
+				c.Wait("the whole one", func() bool {
+					time.Sleep(time.Second)
+					return slices.Contains(p.seen(l, "t", func(b string) bool { return b == "body whole" }), "body whole")
+				})
+			})
+		})
+	}
+}
