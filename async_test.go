@@ -1,6 +1,7 @@
 package dledger_test
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -33,18 +34,40 @@ func TestAsyncGroupGoesOnAfterThePowerFailureOfAll(t *testing.T) {
 	}
 	for seed := range seeds {
 		dledgertest.Setup{Seed: seed + 1, Config: async}.Run(t, 3, func(c *dledgertest.Cluster) {
+			type acked struct {
+				index dledger.Index
+				body  []byte
+				at    time.Time
+			}
+			var all []acked
 			for i := range 200 {
-				if _, err := c.Leader().Append(c.T.Context(), body(i)); err != nil && !undecided(err) {
+				e, err := c.Leader().Append(c.T.Context(), body(i))
+				if err != nil && !undecided(err) {
 					c.T.Fatal(err)
+				}
+				if err == nil {
+					all = append(all, acked{e.Index, body(i), time.Now()})
 				}
 				time.Sleep(3 * time.Millisecond)
 			}
+			crash := time.Now()
 			c.Kill(c.IDs()...)
 			c.Start(c.IDs()...)
 			last := appendSome(c, 200, 220)
-			// At most what was written since the last sync, a tenth of a second ago, is gone.
-			if last.Index < 160 {
-				c.T.Errorf("the log ends at %d", last.Index)
+			c.WaitCommitted(last.Index)
+			// What is gone is the end, and no older than a tenth of a second and a sync: what is left of the acknowledged entries has no gap.
+			lost := time.Time{}
+			for _, a := range all {
+				e, err := c.Leader().Get(a.index)
+				switch kept := err == nil && bytes.Equal(e.Body, a.body); {
+				case kept && !lost.IsZero():
+					c.T.Errorf("entry %d is there, one before it is not", a.index)
+				case !kept && lost.IsZero():
+					lost = a.at
+				}
+			}
+			if window := 100*time.Millisecond + 20*time.Millisecond; !lost.IsZero() && crash.Sub(lost) > window {
+				c.T.Errorf("an entry of %v before the power failure is gone", crash.Sub(lost))
 			}
 		})
 	}

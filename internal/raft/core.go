@@ -619,7 +619,11 @@ func (c *Core) DiskFailed(now Instant) {
 		return
 	}
 	c.failed = true
-	c.dropHeld(c.durable)
+	keep := c.durable
+	if c.unsure() {
+		keep = noMatch // it asks for terms no more
+	}
+	c.dropHeld(keep)
 	switch c.role {
 	case Leader:
 		c.giveAway()

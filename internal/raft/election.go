@@ -76,7 +76,7 @@ func (c *Core) becomeCandidate() {
 		c.alone = c.now
 	}
 	c.role, c.leader = Candidate, ""
-	c.dropHeld(-1)
+	c.dropHeld(noMatch)
 	if was == Leader {
 		c.stopLeading()
 	}
@@ -95,7 +95,7 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 		c.forgetMatch()
 	}
 	c.role, c.leader, c.warned = Follower, leader, false
-	c.dropHeld(-1)
+	c.dropHeld(noMatch)
 	if was == Leader {
 		c.stopLeading()
 	}

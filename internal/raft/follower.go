@@ -242,7 +242,7 @@ func (c *Core) onRestart(m *Message) {
 // restartBehind drops the whole log; entries up to i were deleted at the leader, so they are committed.
 func (c *Core) restartBehind(i Index, t Term, pos int64) {
 	c.log.reset(i, t)
-	c.dropHeld(-1)
+	c.dropHeld(noMatch)
 	c.durable, c.matched, c.differs = i, i, noDifference
 	c.commit = max(c.commit, i)
 	c.ready.Effects = append(c.ready.Effects, Effect{Kind: EffectReset, First: i + 1, Last: i, Term: t, Pos: pos})
