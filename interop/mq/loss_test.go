@@ -450,7 +450,7 @@ func kills(t *testing.T, c *cluster.Cluster, groups, times int) (longest []time.
 	brokers := slices.Sorted(maps.Keys(leaders))
 	for i := range times {
 		// The client looks at the name server every 30 s. A new one for each kill is one that has had the time to.
-		must(t, c.Spread(within(t, 2*time.Minute)))
+		must(t, c.Spread(within(t, 2*time.Minute), groups))
 		p, err := rocketmq.NewProducer(producer.WithNameServer(s.names()), producer.WithGroupName("kills_producer"), producer.WithRetry(2),
 			producer.WithInstanceName(fmt.Sprintf("kills_p%d", i)))
 		must(t, err)
