@@ -202,9 +202,13 @@ func (s *Store) SaveTerm(term raft.Term, vote raft.ID) error {
 	text := ballot{term: term, vote: vote}.encode()
 	name := filepath.Join(s.cfg.Dir, termName)
 	err := vfs.WriteAside(s.fs, name, text, !plantedTermNotSynced)
-	if isFull(err) && s.writeSpare(name, text) == nil {
-		s.log.Warn("the disk is full; term and vote went into the spare file", "term", term, "vote", vote)
-		err = nil
+	if isFull(err) {
+		if bad := s.saveInSpare(name, text); bad != nil {
+			err = errors.Join(err, bad)
+		} else {
+			s.log.Warn("the disk is full; term and vote went into the spare file", "term", term, "vote", vote)
+			err = nil
+		}
 	}
 	if err != nil {
 		return s.noSpace(slotSize, err)
@@ -219,26 +223,12 @@ func (s *Store) SaveTerm(term raft.Term, vote raft.ID) error {
 	return s.fail(s.side.note(func(m *meta) { m.term = term }))
 }
 
-// writeSpare makes the spare file the file name, with text in it.
-func (s *Store) writeSpare(name string, text []byte) error {
-	spare := filepath.Join(s.cfg.Dir, spareName)
+// saveInSpare makes the spare file the file name, with text in it.
+func (s *Store) saveInSpare(name string, text []byte) error {
 	if len(text) > spareSize {
-		return fmt.Errorf("%d bytes do not fit into %s", len(text), spare)
+		return fmt.Errorf("%d bytes do not fit into %s", len(text), spareName)
 	}
-	f, err := s.fs.OpenFile(spare, os.O_RDWR)
-	if err != nil {
-		return err
-	}
-	if _, err = f.WriteAt(text, 0); err == nil {
-		err = f.Truncate(int64(len(text)))
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return s.fs.Rename(spare, name)
+	return vfs.WriteSpare(s.fs, filepath.Join(s.cfg.Dir, spareName), name, text)
 }
 
 // keepSpare makes the spare file if it is not there. Where that cannot be done it is tried again with the next term.

@@ -34,6 +34,9 @@ const (
 	asking
 )
 
+// end is for when the term has its leader: what was lost before says nothing of the next campaign.
+func (k *campaign) end() { k.phase, k.outdone, k.late = idle, 0, 0 }
+
 func (k *campaign) deadline() Instant {
 	if k.phase == idle {
 		return k.next
@@ -117,7 +120,7 @@ func (c *Core) becomeFollower(t Term, leader ID) {
 		c.endTransfer(StatusTakeLeadershipFailed)
 	}
 	c.askTerms = c.now
-	c.campaign.phase, c.campaign.outdone, c.campaign.late = idle, 0, 0
+	c.campaign.end()
 	c.heard = c.now
 	c.patience = c.baseTimeout() + time.Duration(c.draw(0, c.cfg.Heartbeat))
 	c.event(Event{Kind: EventRole})

@@ -115,7 +115,7 @@ func (c *Core) becomeLeader() {
 		c.owed = -1 // what everybody lacks is gone
 	}
 	c.role, c.leader, c.led, c.lapsed = Leader, c.cfg.ID, c.cfg.ID, false
-	c.campaign.phase, c.campaign.outdone, c.campaign.late = idle, 0, 0
+	c.campaign.end()
 	if c.transfer.to != "" {
 		c.endTransfer(StatusTakeLeadershipFailed) // one of an earlier leadership
 	}

@@ -130,17 +130,29 @@ func Replace(fs FS, name string, data []byte) error {
 // WriteAside writes data to name + ".tmp" and renames it to name. With sync the data is durable before the rename; the rename
 // itself is left to SyncDir. Without, a crash may leave name empty or torn.
 func WriteAside(fs FS, name string, data []byte, sync bool) error {
-	tmp := name + ".tmp"
-	f, err := fs.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
+	return writeBy(fs, name+".tmp", os.O_RDWR|os.O_CREATE|os.O_TRUNC, name, data, sync)
+}
+
+// WriteSpare is WriteAside with sync, by way of the file spare instead, which is there and whose space is taken: if that is enough, no other is needed.
+func WriteSpare(fs FS, spare, name string, data []byte) error {
+	return writeBy(fs, spare, os.O_RDWR, name, data, true)
+}
+
+// writeBy writes data to the file via, opened with flag, and renames it to name.
+func writeBy(fs FS, via string, flag int, name string, data []byte, sync bool) error {
+	f, err := fs.OpenFile(via, flag)
 	if err != nil {
-		return fmt.Errorf("write %s: %w", tmp, err)
+		return fmt.Errorf("write %s: %w", via, err)
 	}
 	_, err = f.WriteAt(data, 0)
+	if err == nil && flag&os.O_TRUNC == 0 {
+		err = f.Truncate(int64(len(data)))
+	}
 	if err == nil && sync {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", tmp, err)
+		return fmt.Errorf("write %s: %w", via, err)
 	}
-	return fs.Rename(tmp, name)
+	return fs.Rename(via, name)
 }
