@@ -315,7 +315,7 @@ func (p *peer) preVote(m *raft.Message, kind peerKind) {
 	case p.t.compat == raft.CompatGo:
 		p.failed(m)
 	case kind == kindSilent:
-		p.t.loop.Deliver(raft.Message{Type: raft.MsgPreVoteAnswer, From: p.id, To: p.t.self, Vote: raft.VoteAccept, Term: m.Term, Last: m.Last}, nil)
+		p.t.loop.Deliver(raft.Message{Type: raft.MsgPreVoteAnswer, From: p.id, To: p.t.self, Vote: raft.VoteAccept, Term: m.Term, Asked: m.Asked}, nil)
 	default:
 		p.askMetadata(m)
 	}
@@ -326,7 +326,7 @@ func (p *peer) askMetadata(m *raft.Message) {
 	req := *m
 	body := (&wire.MetadataRequest{Base: wire.ClientBase(p.t.group, p.id)}).AppendTo(nil)
 	answer := func(v raft.VoteResult) {
-		p.t.loop.Deliver(raft.Message{Type: raft.MsgPreVoteAnswer, From: p.id, To: p.t.self, Vote: v, Term: req.Term, Last: req.Last}, nil)
+		p.t.loop.Deliver(raft.Message{Type: raft.MsgPreVoteAnswer, From: p.id, To: p.t.self, Vote: v, Term: req.Term, Asked: req.Asked}, nil)
 	}
 	err := p.t.client.Go(p.address, remoting.Request{Code: wire.CodeMetadata}, rpcTimeout, func(f *remoting.Frame, err error) {
 		var a wire.MetadataResponse
@@ -334,7 +334,7 @@ func (p *peer) askMetadata(m *raft.Message) {
 		case err != nil || a.Decode(f.Code, f.Body) != nil || a.Code != wire.ResultOK:
 			answer(raft.VoteUnknown)
 		case a.LeaderID != "" && a.LeaderID != p.t.self:
-			p.t.loop.Deliver(raft.Message{Type: raft.MsgPreVoteAnswer, From: p.id, To: p.t.self, Vote: raft.VoteAlreadyHasLeader, Term: -1, Last: req.Last}, nil)
+			p.t.loop.Deliver(raft.Message{Type: raft.MsgPreVoteAnswer, From: p.id, To: p.t.self, Vote: raft.VoteAlreadyHasLeader, Term: -1, Asked: req.Asked}, nil)
 		default:
 			answer(raft.VoteAccept)
 		}
@@ -397,7 +397,7 @@ func (p *peer) timeout(m *raft.Message) time.Duration {
 func (p *peer) failed(m *raft.Message) {
 	switch m.Type {
 	case raft.MsgVote, raft.MsgPreVote, raft.MsgTransfer:
-		p.t.loop.Deliver(raft.Message{Type: m.Type.Answer(), From: p.id, To: p.t.self, Vote: raft.VoteUnknown, Status: raft.StatusInternal, Term: -1, Last: m.Last}, nil)
+		p.t.loop.Deliver(raft.Message{Type: m.Type.Answer(), From: p.id, To: p.t.self, Vote: raft.VoteUnknown, Status: raft.StatusInternal, Term: -1, Asked: m.Asked}, nil)
 	}
 }
 

@@ -14,7 +14,7 @@ func lead(tb testing.TB) *Core {
 			r := c.TakeReady(now)
 			var got []Message
 			for _, m := range r.Messages {
-				a := Message{Type: m.Type.Answer(), From: m.To, To: m.From, Term: m.Term, Index: m.Index, First: m.First, Last: m.Last, Vote: VoteAccept, End: m.Index, XTerm: -1}
+				a := Message{Type: m.Type.Answer(), From: m.To, To: m.From, Term: m.Term, Asked: m.Asked, Index: m.Index, First: m.First, Last: m.Last, Vote: VoteAccept, End: m.Index, XTerm: -1}
 				got = append(got, a)
 			}
 			c.Done()
@@ -38,7 +38,7 @@ func turn(c *Core, now Instant, answers []Message) {
 	k := 0
 	for i := range r.Messages {
 		if m := &r.Messages[i]; m.Type == MsgAppend {
-			answers[k] = Message{Type: MsgAppendAnswer, From: m.To, To: m.From, Term: m.Term, Index: m.Index, First: m.First, Last: m.Last, XTerm: -1}
+			answers[k] = Message{Type: MsgAppendAnswer, From: m.To, To: m.From, Term: m.Term, Asked: m.Asked, Index: m.Index, First: m.First, Last: m.Last, XTerm: -1}
 			k++
 		}
 	}

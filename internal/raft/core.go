@@ -394,9 +394,17 @@ func (m *Message) sane() bool {
 	case MsgAppend:
 		return ok && m.sound()
 	case MsgTruncate:
-		return ok && m.LogTerm <= m.Term && (len(m.Runs) == 0 || len(m.Runs) == 1 && m.Runs[0].First == m.Index+1 && m.Runs[0].Term >= 0 && m.Runs[0].Term <= m.Term)
+		return ok && m.LogTerm <= m.Term && (len(m.Runs) == 0 || m.tells())
 	}
 	return ok
+}
+
+// tells whether Runs of a MsgTruncate, which are not empty, cover the entry behind Index, or Index and that, with terms that its leader can have.
+func (m *Message) tells() bool {
+	n := len(m.Runs)
+	first, last := m.Runs[0], m.Runs[n-1]
+	anew := first.First == m.Index && first.Term == m.LogTerm
+	return first.Term >= 0 && last.Term <= m.Term && (n == 1 && (anew || last.First == m.Index+1) || n == 2 && anew && last.First == m.Index+1 && first.Term < last.Term)
 }
 
 // sound tells whether Runs of a MsgAppend cover First..Last as Run demands, with terms that its leader can have.
@@ -720,7 +728,7 @@ func (c *Core) reply(m *Message, a Message) { c.send(c.answerTo(m, a)) }
 // answerTo fills in what every answer to m has.
 func (c *Core) answerTo(m *Message, a Message) Message {
 	a.Type, a.From, a.To, a.Ref, a.Leader = m.Type.Answer(), c.cfg.ID, m.From, m.Ref, c.leader
-	a.Index, a.First, a.Last, a.Begin, a.End = m.Index, m.First, m.Last, c.log.first, c.log.last
+	a.Asked, a.Index, a.First, a.Last, a.Begin, a.End = m.Asked, m.Index, m.First, m.Last, c.log.first, c.log.last
 	return a
 }
 

@@ -233,7 +233,7 @@ func (c *Core) startCampaign(pre bool) {
 
 // ballot gives a request for the vote of a member in the present term.
 func (c *Core) ballot(id ID) Message {
-	m := Message{Type: MsgVote, To: id, Leader: c.cfg.ID, Term: c.term, Index: c.log.last, LogTerm: c.log.lastTerm(), Last: c.campaign.round}
+	m := Message{Type: MsgVote, To: id, Leader: c.cfg.ID, Term: c.term, Index: c.log.last, LogTerm: c.log.lastTerm(), Asked: c.campaign.round}
 	if plantedEndTermIsTerm {
 		m.LogTerm = c.term
 	}
@@ -258,7 +258,7 @@ func (c *Core) onVoteAnswer(m *Message) {
 		c.settleTold()
 	}
 	k := &c.campaign
-	if c.role != Candidate || k.phase != asking || m.Last != k.round || k.pre != (m.Type == MsgPreVoteAnswer) {
+	if c.role != Candidate || k.phase != asking || m.Asked != k.round || k.pre != (m.Type == MsgPreVoteAnswer) {
 		return
 	}
 	if m.Vote == VoteAccept && !k.pre && m.Term != c.term {

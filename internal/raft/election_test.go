@@ -122,8 +122,8 @@ func TestWipedMemberDoesNotGiveUpWhereThereIsALeader(t *testing.T) {
 		n.Met("n2", true)
 		for range 3 {
 			n.Tick(n.Deadline())
-			c.lost.Type, c.lost.From, c.lost.To, c.lost.Status, c.lost.Vote, c.lost.Last = MsgPreVoteAnswer, "n0", "n1", StatusNotReady, VoteUnknown, n.campaign.round
-			c.log.Type, c.log.From, c.log.To, c.log.Vote, c.log.Last = MsgPreVoteAnswer, "n2", "n1", VoteExpiredLedgerTerm, n.campaign.round
+			c.lost.Type, c.lost.From, c.lost.To, c.lost.Status, c.lost.Vote, c.lost.Asked = MsgPreVoteAnswer, "n0", "n1", StatusNotReady, VoteUnknown, n.campaign.round
+			c.log.Type, c.log.From, c.log.To, c.log.Vote, c.log.Asked = MsgPreVoteAnswer, "n2", "n1", VoteExpiredLedgerTerm, n.campaign.round
 			for _, m := range []Message{c.lost, c.log} {
 				n.Step(n.Now(), &m)
 			}
@@ -153,7 +153,7 @@ func TestCandidateWithAShorterLogMakesWayForALonger(t *testing.T) {
 			asked := slices.Clone(c.TakeReady(c.Now()).Messages)
 			c.Done()
 			for _, m := range asked {
-				a := Message{Type: m.Type.Answer(), From: m.To, To: "n0", Index: m.Index, Last: m.Last, Term: m.Term, Vote: VoteAccept}
+				a := Message{Type: m.Type.Answer(), From: m.To, To: "n0", Index: m.Index, Asked: m.Asked, Last: m.Last, Term: m.Term, Vote: VoteAccept}
 				switch {
 				case m.To == "n2":
 					a.Vote = VoteUnknown

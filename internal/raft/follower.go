@@ -91,7 +91,7 @@ func (c *Core) commitTo(m *Message) {
 // pushes of the same leader overtake). A 0.3 answer tells only equal or not; there the TRUNCATE that would follow is refused.
 func (c *Core) onCompare(m *Message) {
 	if c.goal == noMatch {
-		c.goal = max(m.Index, m.Commit)
+		c.goal = max(m.Index, m.Commit, m.End)
 		if c.claim.by == m.Leader && c.claim.term == c.term {
 			c.goal = max(c.goal, c.claim.last)
 		}
@@ -178,8 +178,10 @@ func (c *Core) above(m *Message) Index {
 // are equal (R3). It has drawn its conclusion from a late answer then, and what it wants to have cut may have been acknowledged to it.
 func (c *Core) onTruncate(m *Message) {
 	keep := m.Index
-	switch told := len(m.Runs) > 0; {
-	case told && (keep < c.log.last && c.log.matches(keep+1, m.Runs[0].Term) || c.cfg.Compat == Compat03 && !c.log.matches(keep, m.LogTerm)):
+	told := len(m.Runs) > 0
+	anew := told && m.Runs[0].First == keep
+	switch {
+	case told && (keep < c.log.last && c.log.matches(keep+1, m.Runs[len(m.Runs)-1].Term) || c.cfg.Compat == Compat03 && !anew && !c.log.matches(keep, m.LogTerm)):
 		c.compareAt(m, c.log.last, -1, -1)
 		return
 	case c.cfg.Compat == Compat03 && len(m.Payload) > 0 && !c.log.matches(keep, m.LogTerm):

@@ -548,7 +548,7 @@ func (n *node) dispatch(m Message) {
 func overWire(compat Compat, q, a *Message) Message {
 	m := *a
 	m.Ref = 0
-	m.From, m.To, m.Index, m.First, m.Last = q.To, q.From, q.Index, q.First, q.Last
+	m.From, m.To, m.Asked, m.Index, m.First, m.Last = q.To, q.From, q.Asked, q.Index, q.First, q.Last
 	if q.Type.IsPush() && compat != CompatGo && a.Status != StatusExpiredTerm || q.Type == MsgHeartbeat && a.Status == StatusOK {
 		m.Term = q.Term
 	}

@@ -110,7 +110,7 @@ func abuse(t *testing.T, b []byte) {
 				m.First, m.Last, m.Runs = m.Index+1, m.Index+2, []Run{{m.Term, m.Index + 1}}
 				if m.Type.IsAnswer() {
 					m.From, m.Status = ids[1+next()%2], StatusOK
-					m.Vote, m.Last = VoteAccept, []Index{m.Last, c.campaign.round}[next()%2]
+					m.Vote, m.Asked = VoteAccept, []Index{m.Asked, c.campaign.round}[next()%2]
 				}
 			}
 			if !m.Type.IsAnswer() {

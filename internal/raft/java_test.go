@@ -200,7 +200,7 @@ func (j *javaMember) pushTo(id ID, p *dispatcher, m Message, lo, hi Index) {
 	p.waits, p.sentAt = true, j.g.now
 	if m.Type == MsgCompare || m.Type == MsgTruncate {
 		p.asked++
-		m.Last = p.asked
+		m.Asked = p.asked
 	}
 	j.send(id, m)
 }
@@ -274,7 +274,7 @@ func (j *javaMember) pushAnswered(id ID, p *dispatcher, m *Message) {
 			p.match = max(p.match, m.Last)
 			j.count(id, m.Last)
 		}
-	case m.Type == MsgCompareAnswer && p.state == comparing && p.waits && m.Last == p.asked:
+	case m.Type == MsgCompareAnswer && p.state == comparing && p.waits && m.Asked == p.asked:
 		p.waits = false
 		switch i := m.Index; {
 		case m.Status == StatusOK && old && i == m.End:
@@ -294,7 +294,7 @@ func (j *javaMember) pushAnswered(id ID, p *dispatcher, m *Message) {
 		default:
 			p.next = m.End + 1
 		}
-	case m.Type == MsgTruncateAnswer && p.state == truncating && p.waits && m.Last == p.asked:
+	case m.Type == MsgTruncateAnswer && p.state == truncating && p.waits && m.Asked == p.asked:
 		p.waits = false
 		if m.Status != StatusOK {
 			j.exception(p)
@@ -340,7 +340,7 @@ func (j *javaMember) count(id ID, i Index) {
 
 func (j *javaMember) answer(q *Message, a Message) {
 	a.Type, a.From, a.To, a.Leader = q.Type.Answer(), j.id, q.From, j.leader
-	a.Index, a.First, a.Last = q.Index, q.First, q.Last
+	a.Asked, a.Index, a.First, a.Last = q.Asked, q.Index, q.First, q.Last
 	if q.Type.IsPush() {
 		a.Term = q.Term
 	}

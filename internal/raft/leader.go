@@ -25,7 +25,7 @@ type progress struct {
 	refusals       int  // refusals in a row since an append was taken
 	inflight       []request
 	waiting        bool
-	asked          Index // number of the question that is open, or comes next; an answer to an earlier one does not count
+	asked          Index // number of the question that is open, or comes next, or of the appends since the last one; an answer to an earlier one does not count
 	sentAt         Instant
 	retryAt        Instant // nothing is sent before; 0 = no pause
 	pushedAt       Instant // last push of any kind
@@ -404,19 +404,25 @@ func (c *Core) probe(p *progress) {
 		}
 	}
 	m := Message{Index: p.cmp}
-	switch {
+	switch ours := p.ours || c.cfg.Compat == CompatGo; {
 	case c.now < p.retryAt:
 		return
 	case p.state == comparing:
-		m.Type = MsgCompare
+		m.Type, m.End = MsgCompare, -1
+		if ours {
+			m.End = c.log.last
+		}
 	case p.state == truncating:
 		m.Type = MsgTruncate
-		if p.ours || c.cfg.Compat == CompatGo {
+		if ours {
 			m.Runs = c.behindEntry(p.cmp)
 		}
 	case c.cfg.Compat == Compat03: // a 0.3 node is reset by a TRUNCATE to an entry it lacks (section 6.3)
 		p.cmp = max(p.cmp, c.log.first)
 		m.Type, m.Index = MsgTruncate, p.cmp
+		if ours {
+			m.Runs = c.withEntry(p.cmp)
+		}
 	case c.log.first > c.log.last:
 		return // nothing to send yet
 	default:
@@ -424,7 +430,6 @@ func (c *Core) probe(p *progress) {
 		m.Type, m.Index = MsgReset, p.cmp
 	}
 	m.LogTerm, _ = c.log.term(m.Index)
-	m.Last = p.asked // the same where the question is only put once more
 	if m.Type == MsgReset {
 		m.First = c.log.first
 		if m.LogTerm == UnknownTerm {
@@ -441,6 +446,16 @@ func (c *Core) behindEntry(i Index) []Run {
 		return []Run{{Term: t, First: i + 1}}
 	}
 	return []Run{{Term: c.term, First: i + 1}}
+}
+
+// withEntry is behindEntry together with entry i, with which a log that lacks it starts anew.
+func (c *Core) withEntry(i Index) []Run {
+	t, _ := c.log.term(i)
+	behind := c.behindEntry(i)
+	if behind[0].Term == t {
+		return []Run{{Term: t, First: i}}
+	}
+	return []Run{{Term: t, First: i}, behind[0]}
 }
 
 // startReset makes the follower's log begin at entry at, where its kind can do that.
@@ -463,6 +478,7 @@ func (c *Core) startReset(p *progress, at Index) {
 
 func (c *Core) push(p *progress, m Message) {
 	m.To, m.Leader, m.Term, m.Commit = p.id, c.cfg.ID, c.term, c.commit
+	m.Asked = p.asked // the same where a question is only put once more
 	p.pushedAt, p.commit = c.now, c.commit
 	c.send(m)
 }
@@ -482,6 +498,9 @@ func (c *Core) onPushAnswer(m *Message) {
 		return // it speaks of an earlier leadership, and of entries that may be gone
 	}
 	p.heard = c.now
+	if m.Asked != p.asked {
+		return // from before the last comparison: a truncation may have come between, or the loss of a disk
+	}
 	switch m.Type {
 	case MsgAppendAnswer:
 		c.onAppendAnswer(p, m)
@@ -490,7 +509,7 @@ func (c *Core) onPushAnswer(m *Message) {
 			c.startOver(p, false) // it started anew and was not seen to
 		}
 	default:
-		if p.state == appending || !p.waiting || m.Index != p.cmp || m.Last != p.asked || m.Type == MsgCompareAnswer != (p.state == comparing) {
+		if p.state == appending || !p.waiting || m.Index != p.cmp || m.Type == MsgCompareAnswer != (p.state == comparing) {
 			return
 		}
 		p.waiting = false
@@ -503,8 +522,7 @@ func (c *Core) onPushAnswer(m *Message) {
 	}
 }
 
-// onAppendAnswer counts what the follower has stored. An answer may cover a part of what was sent as one request. One to a request
-// from before the last comparison does not count: a truncation may have come between.
+// onAppendAnswer counts what the follower has stored. An answer may cover a part of what was sent as one request.
 func (c *Core) onAppendAnswer(p *progress, m *Message) {
 	switch {
 	case p.state != appending:

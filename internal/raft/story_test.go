@@ -426,7 +426,7 @@ func (s *story) play(id ID, words []string, args map[string]string) error {
 		}
 		q := s.waiting[id][k]
 		s.waiting[id] = slices.Delete(s.waiting[id], k, k+1)
-		a := Message{Type: q.Type.Answer(), From: id, To: q.From, Index: q.Index, First: q.First, Last: q.Last,
+		a := Message{Type: q.Type.Answer(), From: id, To: q.From, Asked: q.Asked, Index: q.Index, First: q.First, Last: q.Last,
 			Term: Term(num("term", int(q.Term))), Begin: Index(num("begin", 0)), End: Index(num("end", 0)), XTerm: Term(num("xterm", -1)), XIndex: Index(num("xindex", -1))}
 		if v := slices.Index(voteNames[:], words[1]); v >= 0 && (q.Type == MsgVote || q.Type == MsgPreVote) {
 			a.Vote = VoteResult(v)
@@ -470,7 +470,12 @@ func (s *story) play(id ID, words []string, args map[string]string) error {
 		}
 		if t := num("next", -1); t >= 0 {
 			m.Runs = []Run{{Term(t), m.Index + 1}}
+			if slices.Contains(words, "anew") {
+				m.Runs = (&Core{log: shape{first: m.Index, last: m.Index + 1, runs: []Run{{m.LogTerm, m.Index}, {Term(t), m.Index + 1}}}}).withEntry(m.Index)
+			}
 		}
+	case MsgCompare:
+		m.End = Index(num("end", -1))
 	case MsgTransfer:
 		m.Transferer, m.Transferee = ID(args["from"]), ID(args["to"])
 	}
@@ -536,13 +541,19 @@ func describe(m *Message) string {
 		}
 	case MsgCompare, MsgReset:
 		say("%d/%d", m.Index, m.LogTerm)
+		if m.Type == MsgCompare && m.End > m.Index {
+			say("of %d", m.End)
+		}
 	case MsgTruncate:
 		say("keep %d", m.Index)
 		if len(m.Payload) > 0 {
 			say("entry %d/%d", m.Index, m.LogTerm)
 		}
 		if len(m.Runs) > 0 {
-			say("before %d/%d", m.Runs[0].First, m.Runs[0].Term)
+			say("before %d/%d", m.Index+1, m.Runs[len(m.Runs)-1].Term)
+			if m.Runs[0].First == m.Index {
+				say("or anew")
+			}
 		}
 	case MsgTransfer:
 		say("%s to %s at %d", m.Transferer, m.Transferee, m.Index)

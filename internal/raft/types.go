@@ -176,16 +176,17 @@ func (p Payload) Size() (n int) {
 }
 
 // Message is one request or answer between two members, or from a client (MsgTransfer with an empty From).
-// Fields that a type does not name below are zero. Last of a vote, a pre-vote, MsgCompare, MsgTruncate and MsgReset numbers the question: it stays with
-// the sender, and whoever reads the answer off the wire puts it back.
+// Fields that a type does not name below are zero.
 //
 //	MsgVote, MsgPreVote      Leader = the candidate, Index and LogTerm = its last entry
 //	…Answer                  Vote, Term
 //	MsgHeartbeat             Leader, Commit (only between our nodes; else -1)
-//	MsgCompare               Leader, Index, LogTerm, Commit; in dialect 0.3 Payload holds that entry
+//	MsgCompare               Leader, Index, LogTerm, Commit, End = the leader's last entry (-1: not said, which only ours are told);
+//	                         in dialect 0.3 Payload holds that entry
 //	MsgTruncate              Leader, Index = last entry to keep (-1: none), LogTerm, Commit; in dialect 0.3 Payload holds that
-//	                         entry. Between ours Runs is one run that tells the term of the leader's entry behind
-//	                         Index: of the one it has, or its own, which whatever comes there will be of
+//	                         entry. Between ours Runs tells the term of the leader's entry behind Index: of the one it
+//	                         has, or its own, which whatever comes there will be of. If Runs begins with Index itself
+//	                         (dialect 0.3) a log without that entry starts anew with it
 //	MsgAppend                Leader, First, Last, Runs = terms of First..Last, Payload, Commit; Index, LogTerm = the entry
 //	                         before First, or LogTerm = UnknownTerm where the dialect does not carry it
 //	MsgCommit                Leader, Commit
@@ -204,6 +205,10 @@ type Message struct {
 
 	// Ref ties an answer to its request at the node that received the request. 0 in messages that this node sends as requests.
 	Ref uint64
+
+	// Asked numbers the question that a request is, or the conversation that it belongs to. It stays with the sender of the request: whoever reads the answer
+	// off the wire puts it back. An answer to what is not asked any more does not count.
+	Asked Index
 
 	Index       Index
 	LogTerm     Term

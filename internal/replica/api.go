@@ -93,7 +93,7 @@ func (r *Replica) Deliver(m raft.Message, reply func(*raft.Message)) {
 	if ok && !(plantedLostWakeUp && reply == nil) {
 		r.signal()
 	} else if !ok && reply != nil {
-		reply(&raft.Message{Type: m.Type.Answer(), Status: raft.StatusInternal, Term: -1, Begin: -1, End: -1, XTerm: -1, XIndex: -1, Index: m.Index, First: m.First, Last: m.Last})
+		reply(&raft.Message{Type: m.Type.Answer(), Status: raft.StatusInternal, Term: -1, Begin: -1, End: -1, XTerm: -1, XIndex: -1, Asked: m.Asked, Index: m.Index, First: m.First, Last: m.Last})
 	}
 }
 

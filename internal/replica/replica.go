@@ -325,7 +325,7 @@ func (r *Replica) step(now raft.Instant, in *incoming) {
 	if in.reply != nil {
 		if r.dead != nil {
 			in.reply(&raft.Message{Type: in.msg.Type.Answer(), Status: raft.StatusDiskError, Term: r.core.Term(), Begin: -1, End: -1, XTerm: -1, XIndex: -1,
-				Index: in.msg.Index, First: in.msg.First, Last: in.msg.Last})
+				Asked: in.msg.Asked, Index: in.msg.Index, First: in.msg.First, Last: in.msg.Last})
 			return
 		}
 		r.ref++
@@ -340,7 +340,7 @@ func (r *Replica) step(now raft.Instant, in *incoming) {
 		delete(r.refs, m.Ref)
 		r.log.Warn("log cannot begin where a leader says", "leader", m.Leader, "entry", m.Index, "position", m.Pos)
 		in.reply(&raft.Message{Type: m.Type.Answer(), Status: raft.StatusUnexpectedArgument, Term: r.core.Term(), Begin: r.core.First(), End: r.core.Last(),
-			XTerm: -1, XIndex: -1, Index: m.Index, First: m.First, Last: m.Last})
+			XTerm: -1, XIndex: -1, Asked: m.Asked, Index: m.Index, First: m.First, Last: m.Last})
 		return
 	}
 	r.core.Step(now, &in.msg)

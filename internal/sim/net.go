@@ -360,7 +360,7 @@ func (w *world) fail(c *call) {
 	c.closed = true
 	switch m.Type {
 	case raft.MsgVote, raft.MsgPreVote, raft.MsgTransfer:
-		n.loop.Deliver(raft.Message{Type: m.Type.Answer(), From: c.link.to.id, To: n.id, Vote: raft.VoteUnknown, Status: raft.StatusInternal, Term: -1, Last: m.Last}, nil)
+		n.loop.Deliver(raft.Message{Type: m.Type.Answer(), From: c.link.to.id, To: n.id, Vote: raft.VoteUnknown, Status: raft.StatusInternal, Term: -1, Asked: m.Asked}, nil)
 		n.poke()
 	}
 }
@@ -369,7 +369,7 @@ func (w *world) fail(c *call) {
 func (w *world) askLeader(l *link, m raft.Message) {
 	n := l.from
 	n.after(raft.Instant(w.chance.Int64N(2*int64(w.setup.latency))), func() {
-		a := raft.Message{Type: raft.MsgPreVoteAnswer, From: l.to.id, To: n.id, Vote: raft.VoteAccept, Term: m.Term, Last: m.Last}
+		a := raft.Message{Type: raft.MsgPreVoteAnswer, From: l.to.id, To: n.id, Vote: raft.VoteAccept, Term: m.Term, Asked: m.Asked}
 		switch back := w.link(l.to.id, n.id); {
 		case l.cut || back.cut || !l.to.up:
 			a.Vote = raft.VoteUnknown
@@ -432,11 +432,10 @@ func (w *world) reconnect(a, b *node) {
 
 // carried gives a request as its receiver reads it: what a dialect does not say is missing.
 func carried(c raft.Compat, m raft.Message) raft.Message {
+	m.Asked = 0
 	switch m.Type {
-	case raft.MsgVote, raft.MsgPreVote, raft.MsgTransfer:
-		m.Last = 0
 	case raft.MsgHeartbeat:
-		m.Index, m.Last = 0, 0
+		m.Index = 0
 		if c != raft.CompatGo {
 			m.Commit = -1
 		}
@@ -444,15 +443,10 @@ func carried(c raft.Compat, m raft.Message) raft.Message {
 		if c != raft.CompatGo {
 			m.LogTerm = raft.UnknownTerm
 		}
-	case raft.MsgCompare, raft.MsgReset:
-		m.First, m.Last = 0, 0
 	case raft.MsgTruncate:
-		m.Last = 0
 		if c == raft.Compat04 {
 			m.LogTerm = raft.UnknownTerm
 		}
-	case raft.MsgCommit:
-		m.Index, m.LogTerm, m.First, m.Last = 0, 0, 0, 0
 	}
 	return m
 }
@@ -496,7 +490,7 @@ func announced(c raft.Compat, m *raft.Message) bool {
 
 // answered gives an answer as the sender of the request reads it.
 func answered(c raft.Compat, req, a *raft.Message) raft.Message {
-	b := raft.Message{Type: req.Type.Answer(), From: req.To, To: req.From, Index: req.Index, First: req.First, Last: req.Last, Status: a.Status, Term: a.Term}
+	b := raft.Message{Type: req.Type.Answer(), From: req.To, To: req.From, Asked: req.Asked, Index: req.Index, First: req.First, Last: req.Last, Status: a.Status, Term: a.Term}
 	switch req.Type {
 	case raft.MsgVote, raft.MsgPreVote:
 		b.Vote = a.Vote

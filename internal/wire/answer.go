@@ -137,7 +137,7 @@ func DecodeAnswer(dialect raft.Compat, req *raft.Message, headerCode int32, body
 	if err := headerError(headerCode, body); err != nil {
 		return raft.Message{}, err
 	}
-	ans := raft.Message{Type: req.Type.Answer(), From: req.To, To: req.From, Index: req.Index, First: req.First, Last: req.Last}
+	ans := raft.Message{Type: req.Type.Answer(), From: req.To, To: req.From, Asked: req.Asked, Index: req.Index, First: req.First, Last: req.Last}
 	if dialect == raft.CompatGo && (req.Type.IsPush() || req.Type == raft.MsgReset) {
 		return ans, decodePushBinaryAnswer(body, &ans)
 	}

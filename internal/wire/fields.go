@@ -22,7 +22,7 @@ type fields struct {
 	xIndex       int64
 	xTerm        int64
 	endTerm      int64 // ledgerEndTerm of VOTE
-	ledgerEnd    int64 // ledgerEndIndex of VOTE
+	ledgerEnd    int64 // ledgerEndIndex of VOTE, and of COMPARE between ours
 	included     int64 // lastIncludedIndex of INSTALL_SNAPSHOT
 	includedTerm int64
 	takeIndex    int64 // takeLeadershipLedgerIndex
@@ -31,6 +31,7 @@ type fields struct {
 	pushType     int // -1: unknown
 	vote         int // -1: unknown
 	batch        bool
+	anew         bool // TRUNCATE between ours in dialect 0.3
 	preVote      bool // VOTE between ours: a pre-vote
 	peers        map[string]string
 	single       entries // entry
@@ -147,6 +148,8 @@ func (f *fields) value(s *scanner, key []byte) bool {
 		s.enum(pushNames, &f.pushType)
 	case "voteResult":
 		s.enum(voteNames, &f.vote)
+	case "anew":
+		s.bool(&f.anew)
 	case "batch":
 		f.has03 = true
 		s.bool(&f.batch)

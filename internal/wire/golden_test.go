@@ -192,11 +192,11 @@ func TestOriginalRequestsMeanWhatTheyMean(t *testing.T) {
 	want := map[string]raft.Message{
 		"0.4.0 vote request":                                       push(raft.Message{Type: raft.MsgVote, Index: 7, LogTerm: 3}),
 		"0.4.0 heartbeat request":                                  push(raft.Message{Type: raft.MsgHeartbeat, Commit: -1}),
-		"0.4.0 push COMPARE request":                               push(raft.Message{Type: raft.MsgCompare, Index: 7, LogTerm: 3, Commit: 6}),
+		"0.4.0 push COMPARE request":                               push(raft.Message{Type: raft.MsgCompare, Index: 7, LogTerm: 3, Commit: 6, End: -1}),
 		"0.4.0 push TRUNCATE request":                              push(raft.Message{Type: raft.MsgTruncate, Index: 7, LogTerm: raft.UnknownTerm, Commit: 6}),
 		"0.4.0 push APPEND request, 2 entries":                     push(raft.Message{Type: raft.MsgAppend, Index: 7, LogTerm: raft.UnknownTerm, First: 8, Last: 9, Runs: runs, Commit: 6, Payload: raft.Payload{append(bytes.Clone(oneEntry), noop...)}}),
 		"0.4.0 push COMMIT request":                                push(raft.Message{Type: raft.MsgCommit, Commit: 9}),
-		"0.3.1.2 push COMPARE request":                             push(raft.Message{Type: raft.MsgCompare, Index: 7, LogTerm: 3, Commit: 6, Payload: raft.Payload{hello}}),
+		"0.3.1.2 push COMPARE request":                             push(raft.Message{Type: raft.MsgCompare, Index: 7, LogTerm: 3, Commit: 6, End: -1, Payload: raft.Payload{hello}}),
 		"0.3.1.2 push TRUNCATE request":                            push(raft.Message{Type: raft.MsgTruncate, Index: 7, LogTerm: 3, Commit: 6, Payload: raft.Payload{hello}}),
 		"0.3.1.2 push APPEND request, single":                      push(raft.Message{Type: raft.MsgAppend, Index: 7, LogTerm: raft.UnknownTerm, First: 8, Last: 8, Runs: runs, Commit: 6, Payload: raft.Payload{oneEntry}}),
 		"0.3.1.2 push APPEND request, batch of 2":                  push(raft.Message{Type: raft.MsgAppend, Index: 7, LogTerm: raft.UnknownTerm, First: 8, Last: 9, Runs: runs, Commit: 6, Payload: raft.Payload{append(bytes.Clone(oneEntry), two...)}}),

@@ -78,13 +78,13 @@ func (f *fields) push04(m *raft.Message) error {
 	case pushCommit:
 		m.Type = raft.MsgCommit
 	case pushCompare:
-		m.Type = raft.MsgCompare
+		m.Type, m.End = raft.MsgCompare, raft.Index(f.ledgerEnd)
 		m.Index, m.LogTerm = raft.Index(f.preLogIndex), raft.Term(f.preLogTerm)
 	case pushTruncate:
 		// The index in the request is the first to remove, and its term is not carried.
 		m.Type = raft.MsgTruncate
 		m.Index, m.LogTerm = raft.Index(f.preLogIndex)-1, raft.UnknownTerm
-		m.Runs = behindIndex(m, f.nextTerm)
+		m.Runs = behindIndex(m, f.nextTerm, false)
 	default:
 		return fmt.Errorf("%w: unknown push type", ErrArgument)
 	}
@@ -107,7 +107,7 @@ func (f *fields) push03(m *raft.Message) error {
 		m.Type = raft.MsgCommit
 		return nil
 	case pushCompare:
-		m.Type = raft.MsgCompare
+		m.Type, m.End = raft.MsgCompare, raft.Index(f.ledgerEnd)
 	case pushTruncate:
 		m.Type = raft.MsgTruncate
 	default:
@@ -122,7 +122,7 @@ func (f *fields) push03(m *raft.Message) error {
 	m.Index, m.LogTerm = f.single.first, f.single.runs[0].Term
 	m.Payload = f.single.payload()
 	if m.Type == raft.MsgTruncate {
-		m.Runs = behindIndex(m, f.nextTerm)
+		m.Runs = behindIndex(m, f.nextTerm, f.anew)
 	}
 	return nil
 }
@@ -289,6 +289,7 @@ func (base *Base) appendPush04(dst []byte, m *raft.Message) ([]byte, error) {
 	w.int(`"lastEntryIndex":`, last)
 	w.int(`"lastEntryTerm":`, lastTerm)
 	w.text(`"leaderId":`, string(base.LeaderID))
+	w.ledgerEnd(m)
 	w.text(`"localId":`, string(base.LocalID))
 	w.nextTerm(m)
 	w.int(`"preLogIndex":`, preIndex)
@@ -307,6 +308,9 @@ func (base *Base) appendPush03(dst []byte, m *raft.Message) ([]byte, error) {
 	}
 	batch, size := count > 1, 0
 	w := begin(grow(dst, 384+jsonSize(m.Payload, count)))
+	if startsAnew(m) {
+		w.raw(`"anew":`, "true") // said to ours alone
+	}
 	if batch {
 		size = m.Payload.Size()
 		w.raw(`"batch":`, "true")
@@ -334,6 +338,7 @@ func (base *Base) appendPush03(dst []byte, m *raft.Message) ([]byte, error) {
 	w.text(`"group":`, base.Group)
 	w.int(`"lastEntryIndex":`, last)
 	w.text(`"leaderId":`, string(base.LeaderID))
+	w.ledgerEnd(m)
 	w.text(`"localId":`, string(base.LocalID))
 	w.nextTerm(m)
 	w.text(`"remoteId":`, string(base.RemoteID))
@@ -341,6 +346,13 @@ func (base *Base) appendPush03(dst []byte, m *raft.Message) ([]byte, error) {
 	w.int(`"totalSize":`, int64(size))
 	w.text(`"type":`, pushNames[pushTypes[m.Type]])
 	return w.end(), nil
+}
+
+// ledgerEnd tells ours, to whom alone it is said, where the log of the leader that compares ends.
+func (w *writer) ledgerEnd(m *raft.Message) {
+	if m.Type == raft.MsgCompare && m.End >= 0 {
+		w.int(`"ledgerEndIndex":`, int64(m.End))
+	}
 }
 
 // nextTerm tells ours, to whom alone it is said, the term of the entry behind the one that is to be the last.

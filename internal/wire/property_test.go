@@ -105,6 +105,12 @@ func drawRequest(t *rapid.T, dialect raft.Compat) raft.Message {
 		}
 		if m.Type == raft.MsgTruncate && rapid.Bool().Draw(t, "tells") {
 			m.Runs = []raft.Run{{Term: max(0, raft.Term(index("nextTerm"))), First: m.Index + 1}}
+			if dialect == raft.Compat03 && rapid.Bool().Draw(t, "anew") {
+				m.Runs = behindIndex(&m, int64(m.Runs[0].Term), true)
+			}
+		}
+		if m.Type == raft.MsgCompare {
+			m.End = index("end")
 		}
 	}
 	return m

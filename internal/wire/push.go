@@ -18,7 +18,7 @@ import (
 //	    12    8 index     last entry before the first (append), entry to compare, last entry to keep
 //	    20    8 log term  of that entry
 //	    28    8 first     -1 without entries; in a truncate the term of the leader's entry behind index, -1 = not said
-//	    36    8 last      -1 without entries
+//	    36    8 last      -1 without entries; in a compare the leader's last entry
 //	    44    8 commit
 //	    52    8 pos       reset: byte position of the next entry
 //	    60    2 length of group, 62 of remote id, 64 of local id, 66 of leader id
@@ -59,6 +59,9 @@ func encodePushBinary(group string, m *raft.Message) ([][]byte, error) {
 	first, last := m.First, m.Last
 	if m.Type != raft.MsgAppend {
 		first, last = raft.Index(nextTerm(m)), -1
+	}
+	if m.Type == raft.MsgCompare {
+		last = m.End
 	}
 	b = append64(b, int64(first))
 	b = append64(b, int64(last))
@@ -121,8 +124,11 @@ func decodePushBinary(b []byte) (Base, raft.Message, error) {
 		if len(runs) > 0 || len(r.b) > 0 {
 			return base, m, fmt.Errorf("%w: entries in a %v", ErrArgument, m.Type)
 		}
-		if m.Type == raft.MsgTruncate {
-			m.Runs = behindIndex(&m, get64(b, 28))
+		switch m.Type {
+		case raft.MsgTruncate:
+			m.Runs = behindIndex(&m, get64(b, 28), false)
+		case raft.MsgCompare:
+			m.End = raft.Index(get64(b, 36))
 		}
 		return base, m, nil
 	}
@@ -148,15 +154,24 @@ func nextTerm(m *raft.Message) raft.Term {
 	if m.Type != raft.MsgTruncate || len(m.Runs) == 0 {
 		return -1
 	}
-	return m.Runs[0].Term
+	return m.Runs[len(m.Runs)-1].Term
 }
 
-// behindIndex is the reverse of nextTerm.
-func behindIndex(m *raft.Message, t int64) []raft.Run {
-	if t < 0 {
+// startsAnew tells whether a truncate is for a log that lacks the entry it carries, too.
+func startsAnew(m *raft.Message) bool { return nextTerm(m) >= 0 && m.Runs[0].First == m.Index }
+
+// behindIndex is the reverse of nextTerm and startsAnew.
+func behindIndex(m *raft.Message, t int64, anew bool) []raft.Run {
+	behind := raft.Run{Term: raft.Term(t), First: m.Index + 1}
+	switch {
+	case t < 0:
 		return nil
+	case anew && behind.Term == m.LogTerm:
+		return []raft.Run{{Term: m.LogTerm, First: m.Index}}
+	case anew:
+		return []raft.Run{{Term: m.LogTerm, First: m.Index}, behind}
 	}
-	return []raft.Run{{Term: raft.Term(t), First: m.Index + 1}}
+	return []raft.Run{behind}
 }
 
 // checkEntries checks that b holds exactly the entries first…last with the terms that runs gives, looking at their headers only.
