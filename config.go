@@ -47,7 +47,7 @@ const (
 	DefaultIndexFileSize = 32 * 5 * 1024 * 1024
 )
 
-// Config describes one member of one group. Group, ID, Peers and Dir are needed; every other zero value means the default,
+// Config describes one member of one group. ID and Peers are needed, and Dir unless Memory is set; every other zero value means the default,
 // which for timers depends on Compat. Settings can also be given by the original's names, see Set.
 type Config struct {
 	Group string // default "default"
@@ -99,11 +99,14 @@ type Config struct {
 	Server *Server
 
 	// For tests of programs, see package dledgertest: the disk, the network, and the source of chance.
-	FS     vfs.FS
+	FS     FS
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	Listen func(address string) (net.Listener, error)
 	Rand   func(n int64) int64
 }
+
+// FS is the disk of a member: files by name, with what is durable told apart from what is only written.
+type FS = vfs.FS
 
 // Peer is one member and its address.
 type Peer struct {
@@ -127,7 +130,7 @@ func ParsePeers(s string) ([]Peer, error) {
 			return nil, fmt.Errorf("peers: address %q of %s is not host:port", address, id)
 		}
 		if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-			return nil, fmt.Errorf("peers: port %q of %s is not a number from 1 to 65535", port, id)
+			return nil, fmt.Errorf("peers: port %q of %s is not a number from 0 to 65535", port, id)
 		}
 		if slices.ContainsFunc(out, func(p Peer) bool { return p.ID == id }) {
 			return nil, fmt.Errorf("peers: %s is named twice", id)

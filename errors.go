@@ -8,19 +8,32 @@ import (
 	"dledger/internal/raft"
 )
 
-// Outcomes of Propose, Append and the reads. ErrTimeout and ErrLeadershipLost leave an append undecided: it may yet be
-// committed, or never. After every other one it was not taken, and never will be.
+// ErrUndecided is wrapped by every error that leaves an append undecided: its entries may be committed already, or yet, or never, and only
+// reading the log tells. After an error without it they were not taken, and never will be.
+var ErrUndecided = errors.New("the entry may yet be committed")
+
+// Outcomes of Propose, Append and the reads.
 var (
-	ErrNotLeader      = errors.New("not the leader")
-	ErrTransferring   = errors.New("leadership is being handed over")
-	ErrPendingFull    = errors.New("too many appends are waiting")
-	ErrDiskFull       = logstore.ErrDiskFull
-	ErrFailed         = errors.New("the disk failed; restart this member once it is well")
-	ErrTooLarge       = logstore.ErrTooLarge
-	ErrEmpty          = errors.New("a batch needs at least one entry")
-	ErrTimeout        = errors.New("no majority acknowledged in time; the entry may yet be committed")
-	ErrLeadershipLost = errors.New("leadership was lost before a majority acknowledged; the entry may yet be committed")
-	ErrClosed         = errors.New("closed")
+	ErrNotLeader    = errors.New("not the leader")
+	ErrTransferring = errors.New("leadership is being handed over")
+	ErrPendingFull  = errors.New("too many requests are waiting")
+	ErrDiskFull     = logstore.ErrDiskFull
+	ErrTooLarge     = logstore.ErrTooLarge
+	ErrEmpty        = errors.New("a batch needs at least one entry")
+	ErrClosed       = errors.New("closed")
+	// ErrFailed: the disk failed, so this member takes part in nothing until it is restarted. An append that has met with it is
+	// undecided, as a part of it may be on the disk.
+	ErrFailed = errors.New("the disk failed; restart this member once it is well")
+
+	// ErrTimeout and ErrLeadershipLost leave an append undecided.
+	ErrTimeout        = fmt.Errorf("no majority acknowledged in time; %w", ErrUndecided)
+	ErrLeadershipLost = fmt.Errorf("leadership was lost before a majority acknowledged; %w", ErrUndecided)
+
+	// ErrUnknownMember, ErrBehind and ErrTransferFailed are outcomes of TransferLeadership: who shall take over is not another member of the
+	// group, lacks too many entries, or did not win the election.
+	ErrUnknownMember  = errors.New("not another member of the group")
+	ErrBehind         = errors.New("it is too far behind")
+	ErrTransferFailed = errors.New("it did not win the election")
 
 	// ErrCompacted: retention has deleted the entry. ErrOutOfRange: no such entry is committed here, yet.
 	ErrCompacted  = logstore.ErrCompacted
@@ -57,7 +70,7 @@ func outcome(s raft.Status, leader raft.ID) error {
 	case raft.StatusDiskFull:
 		return ErrDiskFull
 	case raft.StatusDiskError:
-		return ErrFailed
+		return fmt.Errorf("%w; %w", ErrFailed, ErrUndecided)
 	case raft.StatusWaitAckTimeout:
 		return ErrTimeout
 	case raft.StatusTermChanged:

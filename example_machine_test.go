@@ -55,8 +55,8 @@ func ExampleMachine() {
 	ended := make(chan error)
 	go func() { ended <- m.Run(ctx) }()
 
-	for changed := l.Changed(); !l.IsLeader(); changed = l.Changed() {
-		<-changed
+	if _, err := l.WaitLeader(ctx); err != nil {
+		log.Fatal(err)
 	}
 	for range 5 {
 		if _, err := l.Append(ctx, []byte("tick")); err != nil {

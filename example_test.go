@@ -19,8 +19,8 @@ func open() (l *dledger.Ledger, stop func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for changed := l.Changed(); !l.IsLeader(); changed = l.Changed() {
-		<-changed
+	if _, err := l.WaitLeader(context.Background()); err != nil {
+		log.Fatal(err)
 	}
 	return l, func() {
 		if err := l.Close(); err != nil {
@@ -50,10 +50,11 @@ func ExampleOpen() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for changed := l.Changed(); !l.IsLeader(); changed = l.Changed() {
-		<-changed
+	leader, err := l.WaitLeader(context.Background())
+	if err != nil {
+		log.Fatal(err)
 	}
-	fmt.Println(l.Leader(), "leads")
+	fmt.Println(leader, "leads")
 
 	if err := l.Close(); err != nil {
 		log.Fatal(err)
@@ -67,7 +68,7 @@ func ExampleLedger_Append() {
 
 	e, err := l.Append(context.Background(), []byte("hello"))
 	if err != nil {
-		log.Fatal(err) // errors.Is tells ErrNotLeader and others apart
+		log.Fatal(err) // if errors.Is(err, dledger.ErrUndecided), the entry may yet be in the log; otherwise it never will be
 	}
 	fmt.Printf("entry %d of term %d\n", e.Index, e.Term)
 

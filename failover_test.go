@@ -46,7 +46,7 @@ func load(c *dledgertest.Cluster, clients int, pause time.Duration) (stop func()
 				switch {
 				case err == nil:
 					acked[k]++
-				case !undecided(err):
+				case !errors.Is(err, dledger.ErrUndecided) && !errors.Is(err, context.Canceled):
 					c.T.Errorf("client %d, entry %d: %v", k, i, err)
 				}
 				time.Sleep(pause)
@@ -61,10 +61,6 @@ func load(c *dledgertest.Cluster, clients int, pause time.Duration) (stop func()
 		}
 		return n
 	}
-}
-
-func undecided(err error) bool {
-	return errors.Is(err, dledger.ErrTimeout) || errors.Is(err, dledger.ErrLeadershipLost) || errors.Is(err, context.Canceled) || errors.Is(err, dledger.ErrFailed)
 }
 
 // TestFailoverTakesLessThanASecond measures, over many seeds, from the leader's crash to the next acknowledged append.
@@ -193,7 +189,7 @@ func TestOldLeaderAcknowledgesNothingBehindAPartition(t *testing.T) {
 						time.Sleep(time.Duration(i) * 250 * time.Millisecond)
 						if e, err := old.Append(c.T.Context(), fmt.Appendf(nil, "lost %d", i)); err == nil {
 							t.Errorf("the old leader acknowledged entry %d", e.Index)
-						} else if !undecided(err) && !errors.Is(err, dledger.ErrNotLeader) {
+						} else if !errors.Is(err, dledger.ErrUndecided) && !errors.Is(err, dledger.ErrNotLeader) {
 							t.Errorf("the old leader says %v", err)
 						}
 					})

@@ -515,7 +515,7 @@ func TestLeaderWhoseDiskTakesNoWritesIsReplaced(t *testing.T) {
 					for i := 10; ; i++ {
 						if _, err := c.Append(c.T.Context(), body(i)); err == nil {
 							break
-						} else if !undecided(err) {
+						} else if !errors.Is(err, dledger.ErrUndecided) {
 							c.T.Fatal(err)
 						}
 					}

@@ -248,7 +248,7 @@ func (l *Ledger) Propose(batch [][]byte, stamp Stamp) *Pending {
 	return p
 }
 
-// ProposeIn is Propose for one term only: unless this member leads in term at the moment the log takes the batch, it is refused with NotLeaderError. What
+// ProposeIn is Propose for one term only, -1 being whichever it is: unless this member leads in term at the moment the log takes the batch, it is refused with NotLeaderError. What
 // stamp counts can so be made to hold for one leadership, however long a batch waits. done gets the outcome, once and not before
 // ProposeIn has the batch; it may run on the log's own goroutine, so it must be quick.
 func (l *Ledger) ProposeIn(term Term, batch [][]byte, stamp Stamp, done func(Appended, error)) {
@@ -310,13 +310,13 @@ func (p *Pending) Done() <-chan struct{} { return p.done }
 // nowhere is where a batch lies that the log did not take.
 var nowhere = Appended{First: -1, Term: -1}
 
-// Wait waits for the outcome. With a nil error a majority holds the entries, synced to disk in mode Group. ErrTimeout,
-// ErrLeadershipLost, and the end of ctx, leave it undecided: the entries may yet be committed.
+// Wait waits for the outcome. With a nil error a majority holds the entries, synced to disk in mode Group. With an error that wraps
+// ErrUndecided, as it is also when ctx ends first, they may yet be committed; after any other they never will be.
 func (p *Pending) Wait(ctx context.Context) (Appended, error) {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		return nowhere, fmt.Errorf("%w; the entries may yet be committed", ctx.Err())
+		return nowhere, fmt.Errorf("%w; %w", ctx.Err(), ErrUndecided)
 	}
 	if p.err != nil {
 		return nowhere, p.err
@@ -372,13 +372,13 @@ func (l *Ledger) ReadAt(pos int64, n int) ([]byte, error) {
 // for all others.
 func (l *Ledger) Fresh(pos int64, n int) (b []byte, ok bool) { return l.store.CachedAt(pos, n) }
 
-// Entries iterates over committed entries from index from on (or from the first that is kept, if that is later), and waits at
-// the end for more until ctx ends. No-op entries are left out. It yields an error once, as its last pair: ctx's, ErrClosed, ErrFailed when this
-// member's disk failed and nothing more will come, ErrCompacted when retention overtook a slow reader, or what else reading found.
+// Entries iterates over committed entries from index from on, and waits at the end for more until ctx ends. No-op entries are left out. It
+// yields an error once, as its last pair: ctx's, ErrClosed, ErrFailed when this member's disk failed and nothing more will come, ErrCompacted when
+// retention has deleted the next entry (First tells which one is kept), or what else reading found.
 func (l *Ledger) Entries(ctx context.Context, from Index) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		stopped := false
-		err := l.scan(ctx, max(from, l.store.State().First), func(h entry.Header, body []byte) bool {
+		err := l.scan(ctx, max(from, 0), func(h entry.Header, body []byte) bool {
 			stopped = h.Magic == entry.MagicNormal && !yield(Entry{Index: h.Index, Term: h.Term, Pos: h.Pos, Body: body}, nil)
 			return !stopped
 		})
@@ -520,20 +520,24 @@ func (l *Ledger) CommittedEnd() (int64, error) {
 }
 
 // Confirm waits until a majority has confirmed that this member leads, and gives an index up to which Get then sees every entry
-// that was acknowledged anywhere before Confirm was called: the read of a linearizable register. ErrNotLeader elsewhere.
+// that was acknowledged anywhere before Confirm was called: the read of a linearizable register. ErrNotLeader elsewhere, ErrPendingFull where too
+// many wait for one.
 func (l *Ledger) Confirm(ctx context.Context) (Index, error) {
 	type result struct {
-		i  Index
-		ok bool
+		i Index
+		s raft.Status
 	}
 	got := make(chan result, 1)
-	l.loop.Confirm(func(i raft.Index, ok bool) { got <- result{i, ok} })
+	l.loop.Confirm(func(i raft.Index, s raft.Status) { got <- result{i, s} })
 	select {
 	case r := <-got:
-		if !r.ok {
-			return -1, l.readError(&NotLeaderError{Leader: l.Leader()})
+		switch r.s {
+		case raft.StatusOK:
+			return r.i, nil
+		case raft.StatusDiskError:
+			return -1, l.readError(ErrFailed)
 		}
-		return r.i, nil
+		return -1, l.readError(outcome(r.s, raft.ID(l.Leader())))
 	case <-ctx.Done():
 		return -1, ctx.Err()
 	}
@@ -543,7 +547,32 @@ func (l *Ledger) Confirm(ctx context.Context) (Index, error) {
 func (l *Ledger) Leader() string { return string(l.loop.View().Leader) }
 
 // IsLeader tells whether this member leads, as far as it knows.
-func (l *Ledger) IsLeader() bool { return l.loop.View().Role == raft.Leader }
+func (l *Ledger) IsLeader() bool {
+	_, leads := l.Leading()
+	return leads
+}
+
+// WaitLeader waits until this member knows a leader, which may be itself, and gives its id: after Open, until the first election is over. Errors: ctx's,
+// ErrClosed, and ErrFailed where this member's disk failed.
+func (l *Ledger) WaitLeader(ctx context.Context) (string, error) {
+	for {
+		changed := l.Changed()
+		v := l.loop.View()
+		switch {
+		case l.stopped():
+			return "", ErrClosed
+		case v.Err != nil:
+			return "", fmt.Errorf("%w: %w", ErrFailed, v.Err)
+		case v.Leader != "":
+			return string(v.Leader), nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return "", fmt.Errorf("wait for a leader: %w", ctx.Err())
+		}
+	}
+}
 
 // Leading gives the term in which this member leads, as far as it knows.
 func (l *Ledger) Leading() (Term, bool) {
@@ -555,14 +584,16 @@ func (l *Ledger) Leading() (Term, bool) {
 // directory over looks for the commit index names no later one from then on: it takes what is committed for entered.
 func (l *Ledger) Derived(i Index) { l.store.SetDerived(raft.Index(i)) }
 
-// Changed gives a channel that is closed at the next change of commit index, term, role or leader. Ask for it before looking at what may change.
+// Changed gives a channel that is closed at the next change of commit index, term, role or leader. Ask for it before looking at what may change. After
+// Close it is closed from the start.
 func (l *Ledger) Changed() <-chan struct{} { return l.loop.Changed() }
 
 // Retire tells the group that this member will be closed soon: it goes on as it is, but takes no leadership again, though it be preferred. Hand
 // leadership over afterwards. If no other member can lead, none does until this one has been closed and opened again.
 func (l *Ledger) Retire() { l.loop.Retire() }
 
-// TransferLeadership hands leadership to another member and returns when it has settled. It works on the leader only.
+// TransferLeadership hands leadership to another member and returns when it has settled. It works on the leader only. Errors: ErrUnknownMember, ErrBehind,
+// ErrTransferFailed, ErrNotLeader, ErrTransferring, ErrPendingFull, ErrClosed; and ctx's, after which leadership may yet go over.
 func (l *Ledger) TransferLeadership(ctx context.Context, to string) error {
 	got := make(chan raft.Status, 1)
 	l.loop.Transfer(raft.ID(to), -1, func(s raft.Status) { got <- s })
@@ -570,11 +601,11 @@ func (l *Ledger) TransferLeadership(ctx context.Context, to string) error {
 	case s := <-got:
 		switch s {
 		case raft.StatusUnknownMember:
-			return fmt.Errorf("transfer to %q: not another member of the group", to)
+			return fmt.Errorf("transfer to %q: %w", to, ErrUnknownMember)
 		case raft.StatusFallBehind:
-			return fmt.Errorf("transfer to %s: it is too far behind", to)
+			return fmt.Errorf("transfer to %s: %w", to, ErrBehind)
 		case raft.StatusTakeLeadershipFailed:
-			return fmt.Errorf("transfer to %s: it did not win the election", to)
+			return fmt.Errorf("transfer to %s: %w", to, ErrTransferFailed)
 		}
 		return outcome(s, l.loop.View().Leader)
 	case <-ctx.Done():
@@ -603,7 +634,8 @@ func (l *Ledger) handOver(ctx context.Context) {
 // handOverMax bounds how long Close waits for a successor, and for the outcome of what was accepted.
 const handOverMax = 2 * time.Second
 
-// Close leaves the group: a leader hands leadership over first; everything that waits is answered; the log is synced and closed.
+// Close leaves the group: a leader hands leadership over first; everything that waits is answered; the log is synced and closed. The first two take two
+// seconds at most, the sync what the disk takes. Calls after the first wait for it and give its error.
 func (l *Ledger) Close() error {
 	if l.closing.CompareAndSwap(false, true) {
 		ctx, cancel := context.WithTimeout(context.Background(), handOverMax)

@@ -144,7 +144,7 @@ func (p *peer) fetch(ctx context.Context, first, last raft.Index, leads bool) (r
 		})
 		return a.Entries, err
 	}
-	return nil, fmt.Errorf("cannot be asked (%s)", kind)
+	return nil, fmt.Errorf("cannot be asked (%s)", kind.public())
 }
 
 // ask sends a request and waits for what read makes of its answer.

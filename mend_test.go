@@ -114,7 +114,7 @@ func TestScrubFindsDamageAndOthersRepairIt(t *testing.T) {
 			for _, id := range victims {
 				c.Wait("the repair of "+id, func() bool {
 					s := c.Member(id).Stats()
-					return s.Damages == int64(hits[id]) && s.Repaired >= int64(hits[id]) && s.Damaged == 0 && len(mustStatus(c, id).Damaged) == 0
+					return s.Damages == int64(hits[id]) && s.Repaired >= int64(hits[id]) && s.DamagedBytes == 0 && len(mustStatus(c, id).Damaged) == 0
 				})
 			}
 			c.Agree()
@@ -154,7 +154,7 @@ func TestDamageFoundByAReaderIsRepaired(t *testing.T) {
 				break
 			}
 		}
-		if s := c.Member(id).Stats(); s.Repaired < int64(hits) || s.Damaged != 0 {
+		if s := c.Member(id).Stats(); s.Repaired < int64(hits) || s.DamagedBytes != 0 {
 			t.Errorf("%+v", s)
 		}
 		c.Agree()
@@ -171,7 +171,7 @@ func TestDamagedMemberStartsAndIsRepaired(t *testing.T) {
 			c.Kill(id)
 			flipEnd(c, id)
 			c.Start(id)
-			c.Wait("the repair of "+id, func() bool { s := c.Member(id).Stats(); return s.Damages > 0 && s.Damaged == 0 })
+			c.Wait("the repair of "+id, func() bool { s := c.Member(id).Stats(); return s.Damages > 0 && s.DamagedBytes == 0 })
 			c.Wait("its vote", func() bool { return !mustStatus(c, id).Abstaining })
 			appendSome(c, 500, 510)
 		}
@@ -191,7 +191,7 @@ func TestDamagedLeaderHandsOver(t *testing.T) {
 		sound := c.IDs()[2]
 		c.Wait("all to be repaired", func() bool {
 			for _, id := range c.IDs()[:2] {
-				if s := c.Member(id).Stats(); s.Damages == 0 || s.Damaged > 0 {
+				if s := c.Member(id).Stats(); s.Damages == 0 || s.DamagedBytes > 0 {
 					return false
 				}
 			}
@@ -206,7 +206,7 @@ func TestDamagedLeaderHandsOver(t *testing.T) {
 			c.Start(id)
 		}
 		c.Wait("the damage to be found", func() bool {
-			return c.Member(c.IDs()[0]).Stats().Damaged > 0 && c.Member(c.IDs()[1]).Stats().Damaged > 0
+			return c.Member(c.IDs()[0]).Stats().DamagedBytes > 0 && c.Member(c.IDs()[1]).Stats().DamagedBytes > 0
 		})
 		appendSome(c, 1000, 1010)
 		for _, id := range c.IDs()[:2] {
@@ -217,10 +217,10 @@ func TestDamagedLeaderHandsOver(t *testing.T) {
 		}
 		c.Start(sound)
 		c.Wait("the one without damage to lead, or all to be repaired", func() bool {
-			return c.Member(sound).IsLeader() || c.Member(c.IDs()[0]).Stats().Damaged+c.Member(c.IDs()[1]).Stats().Damaged == 0
+			return c.Member(sound).IsLeader() || c.Member(c.IDs()[0]).Stats().DamagedBytes+c.Member(c.IDs()[1]).Stats().DamagedBytes == 0
 		})
 		c.Wait("all to be repaired", func() bool {
-			return c.Member(c.IDs()[0]).Stats().Damaged+c.Member(c.IDs()[1]).Stats().Damaged == 0
+			return c.Member(c.IDs()[0]).Stats().DamagedBytes+c.Member(c.IDs()[1]).Stats().DamagedBytes == 0
 		})
 		c.Agree()
 		sameFiles(c)
@@ -334,7 +334,7 @@ func TestScrubKeepsToItsRate(t *testing.T) {
 			}
 		}
 		for pass := range 2 { // the first a minute after the start, the next an interval later
-			before := l.Stats().Scrubbed
+			before := l.Stats().ScrubbedBytes
 			var begun time.Time
 			for deadline := time.Now().Add(time.Hour); begun.IsZero(); time.Sleep(50 * time.Millisecond) {
 				if mustStatus(c, l.ID).Scrub.Running {
@@ -347,7 +347,7 @@ func TestScrubKeepsToItsRate(t *testing.T) {
 			for mustStatus(c, l.ID).Scrub.Running {
 				s, took := mustStatus(c, l.ID).Scrub, time.Since(begun)
 				most := int64(took.Seconds()*rate) + 9*rate/8
-				if s.Done > most || s.Done < most-5*rate/2 || s.Done != l.Stats().Scrubbed-before {
+				if s.Done > most || s.Done < most-5*rate/2 || s.Done != l.Stats().ScrubbedBytes-before {
 					c.T.Fatalf("pass %d after %v: %d bytes, want at most %d", pass, took, s.Done, most)
 				}
 				if s.Total < 8<<20 || s.Total > 8<<20+64<<10 {

@@ -1,11 +1,13 @@
 package dledger_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"dledger"
@@ -221,8 +223,101 @@ func TestClosedLedgerSaysSo(t *testing.T) {
 		if err := m.TransferLeadership(c.T.Context(), "n0"); !errors.Is(err, dledger.ErrClosed) {
 			c.T.Errorf("TransferLeadership: %v, want ErrClosed", err)
 		}
+		if _, err := m.WaitLeader(c.T.Context()); !errors.Is(err, dledger.ErrClosed) {
+			c.T.Errorf("WaitLeader: %v, want ErrClosed", err)
+		}
+		if m.IsLeader() {
+			c.T.Error("it says that it leads")
+		}
+		select {
+		case <-m.Changed():
+		default:
+			c.T.Error("who waits for a change waits for ever")
+		}
 		if err := m.Close(); err != nil {
 			c.T.Errorf("Close once more: %v", err)
+		}
+	})
+}
+
+// TestCloseEndsEveryWait: who waits for a leader, a change or a state machine learns that there is nothing to wait for any more.
+func TestCloseEndsEveryWait(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		appendSome(c, 0, 1)
+		for _, f := range c.Followers() {
+			c.Kill(f.ID)
+		}
+		c.Wait(l.ID+" to lead no more", func() bool { return l.Leader() == "" })
+		m, err := dledger.NewMachine(l.Ledger, &counter{}, dledger.SnapshotConfig{})
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		var all sync.WaitGroup
+		ran := make(chan error, 1)
+		all.Go(func() { ran <- m.Run(c.T.Context()) })
+		all.Go(func() {
+			if _, err := l.WaitLeader(c.T.Context()); !errors.Is(err, dledger.ErrClosed) {
+				c.T.Errorf("WaitLeader: %v, want ErrClosed", err)
+			}
+		})
+		all.Go(func() {
+			for changed := l.Changed(); l.Leader() == "" && !errors.Is(m.Wait(c.T.Context(), 1000), dledger.ErrClosed); changed = l.Changed() {
+				<-changed
+			}
+		})
+		synctest.Wait()
+		c.Stop(l.ID)
+		all.Wait()
+		if err := <-ran; !errors.Is(err, dledger.ErrClosed) {
+			c.T.Errorf("Run: %v, want ErrClosed", err)
+		}
+		if err := m.Wait(c.T.Context(), 1000); !errors.Is(err, dledger.ErrClosed) {
+			c.T.Errorf("Wait: %v, want ErrClosed", err)
+		}
+	})
+}
+
+// TestWaitLeaderEndsWithItsContext: a member that is alone of three knows no leader.
+func TestWaitLeaderEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		if id, err := c.Followers()[0].WaitLeader(c.T.Context()); id != l.ID || err != nil {
+			c.T.Errorf("got %q, %v, want %s", id, err, l.ID)
+		}
+		for _, f := range c.Followers() {
+			c.Kill(f.ID)
+		}
+		c.Wait(l.ID+" to lead no more", func() bool { return l.Leader() == "" })
+		ctx, cancel := context.WithTimeout(c.T.Context(), time.Second)
+		defer cancel()
+		if id, err := l.WaitLeader(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			c.T.Errorf("got %q, %v, want DeadlineExceeded", id, err)
+		}
+	})
+}
+
+// TestTransfersThatCannotBeAreNamed: an error of TransferLeadership says what to do about it.
+func TestTransfersThatCannotBeAreNamed(t *testing.T) {
+	t.Parallel()
+	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
+		l := c.Leader()
+		if err := l.TransferLeadership(c.T.Context(), "n9"); !errors.Is(err, dledger.ErrUnknownMember) {
+			c.T.Errorf("to n9: %v, want ErrUnknownMember", err)
+		}
+		if err := l.TransferLeadership(c.T.Context(), l.ID); err != nil {
+			c.T.Errorf("to the leader itself: %v, want nothing to be done", err)
+		}
+		f := c.Followers()[0]
+		if err := f.TransferLeadership(c.T.Context(), l.ID); !errors.Is(err, dledger.ErrNotLeader) {
+			c.T.Errorf("by a follower: %v, want ErrNotLeader", err)
+		}
+		c.Kill(f.ID)
+		appendSome(c, 0, 1200)
+		if err := l.TransferLeadership(c.T.Context(), f.ID); !errors.Is(err, dledger.ErrBehind) && !errors.Is(err, dledger.ErrTransferFailed) {
+			c.T.Errorf("to one that is down: %v, want ErrBehind or ErrTransferFailed", err)
 		}
 	})
 }

@@ -142,6 +142,12 @@ func TestReadsBeyondTheEndsAreNamed(t *testing.T) {
 		if _, err := m.Get(0); !errors.Is(err, dledger.ErrCompacted) {
 			c.T.Errorf("before the first: %v, want ErrCompacted", err)
 		}
+		for e, err := range m.Entries(c.T.Context(), 0) {
+			if !errors.Is(err, dledger.ErrCompacted) {
+				c.T.Errorf("all from before the first: entry %d, %v, want ErrCompacted", e.Index, err)
+				break
+			}
+		}
 		if _, err := m.Get(-1); err == nil {
 			c.T.Error("entry -1 is there")
 		}
@@ -177,7 +183,7 @@ func TestReadAtGivesNothingUncommitted(t *testing.T) {
 			c.T.Errorf("an uncommitted entry: %v; want ErrOutOfRange", err)
 		}
 		c.Heal()
-		if _, err := p.Wait(c.T.Context()); err != nil && !undecided(err) {
+		if _, err := p.Wait(c.T.Context()); err != nil && !errors.Is(err, dledger.ErrUndecided) {
 			c.T.Error(err)
 		}
 	})

@@ -200,10 +200,10 @@ func (h handler) get(c *remoting.Conn, f *remoting.Frame) {
 	case req.BeginIndex <= l.Commit():
 		h.reply(c, ref, l, &req)
 	default:
-		l.loop.Confirm(func(i raft.Index, confirmed bool) {
+		l.loop.Confirm(func(i raft.Index, s raft.Status) {
 			switch {
-			case !confirmed:
-				h.refuse(c, ref, wire.CodeGet, &req.Base, wire.ResultNotLeader, raft.ID(l.Leader()))
+			case s != raft.StatusOK:
+				h.refuse(c, ref, wire.CodeGet, &req.Base, unconfirmed(s), raft.ID(l.Leader()))
 			case req.BeginIndex > i:
 				h.refuse(c, ref, wire.CodeGet, &req.Base, wire.ResultIndexOutOfRange, raft.ID(l.Leader()))
 			case !l.aside(func() { h.reply(c, ref, l, &req) }):
@@ -211,6 +211,14 @@ func (h handler) get(c *remoting.Conn, f *remoting.Frame) {
 			}
 		})
 	}
+}
+
+// unconfirmed is the answer to a read that no majority has confirmed: there may be another leader.
+func unconfirmed(s raft.Status) wire.Result {
+	if s == raft.StatusPendingFull {
+		return wire.ResultLeaderPendingFull
+	}
+	return wire.ResultNotLeader
 }
 
 // asideMost bounds the reads that wait for the disk once a majority has confirmed this member.
@@ -275,9 +283,9 @@ func (h handler) getBatch(c *remoting.Conn, f *remoting.Frame) {
 	case l == nil:
 		h.batch(c, ref, nil, wire.GetBatchResponse{Code: r})
 	case req.Confirmed:
-		l.loop.Confirm(func(i raft.Index, confirmed bool) {
-			if !confirmed {
-				h.batch(c, ref, l, wire.GetBatchResponse{Code: wire.ResultNotLeader})
+		l.loop.Confirm(func(i raft.Index, s raft.Status) {
+			if s != raft.StatusOK {
+				h.batch(c, ref, l, wire.GetBatchResponse{Code: unconfirmed(s)})
 				return
 			}
 			if !l.aside(func() { h.read(c, ref, l, &req, i) }) {

@@ -61,7 +61,8 @@ type Machine struct {
 
 	mu      sync.Mutex
 	applied Index
-	watch   chan struct{} // closed when applied moves; nil while nobody waits
+	ended   error         // why Run has ended; nil while it has not
+	watch   chan struct{} // closed when applied moves or Run ends; nil while nobody waits
 }
 
 // NewMachine restores the newest sound snapshot, if there is one. Run then applies what follows it.
@@ -91,13 +92,17 @@ func (m *Machine) Applied() Index {
 	return m.applied
 }
 
-// Wait waits until entry i is applied. The error is ctx's.
+// Wait waits until entry i is applied. Errors: ctx's; and that of Run, once that has ended without entry i.
 func (m *Machine) Wait(ctx context.Context, i Index) error {
 	for {
 		m.mu.Lock()
 		if m.applied >= i {
 			m.mu.Unlock()
 			return nil
+		}
+		if m.ended != nil {
+			defer m.mu.Unlock()
+			return fmt.Errorf("entry %d will not be applied: %w", i, m.ended)
 		}
 		if m.watch == nil {
 			m.watch = make(chan struct{})
@@ -112,10 +117,13 @@ func (m *Machine) Wait(ctx context.Context, i Index) error {
 	}
 }
 
-func (m *Machine) advance(i Index) {
+func (m *Machine) advance(i Index) { m.tell(func() { m.applied = i }) }
+
+// tell changes what Wait looks at.
+func (m *Machine) tell(change func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.applied = i
+	change()
 	if m.watch != nil {
 		close(m.watch)
 		m.watch = nil
@@ -126,6 +134,12 @@ func (m *Machine) advance(i Index) {
 // Snapshot returns; and ErrCompacted when the log no longer holds the next entry, because retention went past it or the member was so far behind that
 // its log had to start anew. Then a snapshot of another member, copied into Dir, helps. A full disk only puts the snapshot off.
 func (m *Machine) Run(ctx context.Context) error {
+	err := m.run(ctx)
+	m.tell(func() { m.ended = err })
+	return err
+}
+
+func (m *Machine) run(ctx context.Context) error {
 	var failed error
 	start := m.Applied()
 	err := m.l.scan(ctx, start+1, func(h entry.Header, body []byte) bool {

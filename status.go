@@ -46,11 +46,32 @@ type Scrub struct {
 	Last        time.Time // when the last full pass ended; zero = there was none
 }
 
+// PeerState is how the leader works on a member's log.
+type PeerState string
+
+const (
+	PeerCompare  PeerState = "compare"  // looks for the last entry that both logs hold
+	PeerTruncate PeerState = "truncate" // has what differs cut
+	PeerReset    PeerState = "reset"    // has the log begin anew where the leader's begins
+	PeerAppend   PeerState = "append"   // sends entries as they come
+)
+
+// PeerKind is what a member says of itself.
+type PeerKind string
+
+const (
+	PeerUnknown PeerKind = ""        // not met yet
+	PeerGo      PeerKind = "go"      // of this implementation
+	PeerJava    PeerKind = "java"    // of the original
+	PeerSilent  PeerKind = "silent"  // it does not say
+	PeerRefused PeerKind = "refused" // it cannot be a member
+)
+
 // PeerStatus is the leader's view of one other member.
 type PeerStatus struct {
 	ID       string
-	State    string // compare, truncate, reset or append
-	Kind     string // go or java; silent if it does not say; refused if it cannot be a member
+	State    PeerState
+	Kind     PeerKind
 	Refused  string // why it is refused
 	Match    Index  // it holds the entries up to here
 	Inflight int    // unanswered append requests
@@ -77,7 +98,7 @@ func (l *Ledger) statusOf(s replica.Snapshot) Status {
 	out.Refused = l.net.refused()
 	for _, p := range s.Peers {
 		kind, why := l.net.kindOf(p.ID)
-		out.Peers = append(out.Peers, PeerStatus{ID: string(p.ID), State: p.State, Kind: kind, Refused: why, Match: p.Match, Inflight: p.Inflight, Idle: time.Duration(s.Now - p.Heard)})
+		out.Peers = append(out.Peers, PeerStatus{ID: string(p.ID), State: PeerState(p.State), Kind: kind, Refused: why, Match: p.Match, Inflight: p.Inflight, Idle: time.Duration(s.Now - p.Heard)})
 	}
 	return out
 }
@@ -97,7 +118,7 @@ func (l *Ledger) statusResponse(s Status) *wire.StatusResponse {
 		a.ScrubbedMs = s.Scrub.Last.UnixMilli()
 	}
 	for _, p := range s.Peers {
-		a.Progress = append(a.Progress, wire.Progress{ID: raft.ID(p.ID), State: p.State, Match: p.Match, IdleMs: p.Idle.Milliseconds(), Kind: p.Kind, Refused: p.Refused})
+		a.Progress = append(a.Progress, wire.Progress{ID: raft.ID(p.ID), State: string(p.State), Match: p.Match, IdleMs: p.Idle.Milliseconds(), Kind: string(p.Kind), Refused: p.Refused})
 	}
 	for id, why := range s.Refused {
 		if a.Refused == nil {
@@ -111,7 +132,7 @@ func (l *Ledger) statusResponse(s Status) *wire.StatusResponse {
 	return a
 }
 
-// Stats are counts since Open, in the units their names say. A program feeds them to whatever metrics library it uses.
+// Stats are counts since Open; those that say "now" are of the present moment. A program feeds them to whatever metrics library it uses.
 type Stats struct {
 	Turns         int64 // rounds of the loop; each works on all that has arrived
 	Proposed      int64 // entries accepted as leader
@@ -119,23 +140,23 @@ type Stats struct {
 	Elections     int64 // times this member became leader
 	Cuts          int64 // times a suffix that the leader did not have was cut
 	Syncs         int64
-	SyncTime      time.Duration
-	SyncMax       time.Duration
-	Writes        int64 // hand-overs to the operating system
+	SyncTime      time.Duration // of all together
+	SyncMax       time.Duration // of the slowest
+	Writes        int64         // hand-overs to the operating system
 	BytesWritten  int64
-	CacheReads    int64
-	DiskReads     int64
-	DataFiles     int64
-	ExpiredFiles  int64
+	CacheReads    int64 // reads of entries that were in memory
+	DiskReads     int64 // and that were not
+	DataFiles     int64 // now
+	ExpiredFiles  int64 // data files that retention deleted
 	Damages       int64 // damaged stretches found
-	Damaged       int64 // bytes that are damaged now
+	DamagedBytes  int64 // now
 	Repaired      int64 // entries repaired with what other members had
 	Mended        int64 // index and blank records repaired with what is around them
-	Scrubbed      int64 // bytes searched for damage
+	ScrubbedBytes int64 // searched for damage
 	ScrubPasses   int64 // searches of the whole log
 	Entries       int64 // in the log now
-	CacheBytes    int64
-	UptimeSeconds int64
+	CacheBytes    int64 // of entries in memory now
+	Uptime        time.Duration
 }
 
 // Stats gives the running counts.
@@ -143,8 +164,8 @@ func (l *Ledger) Stats() Stats {
 	c, s, st := l.loop.Counters(), l.store.Stats(), l.store.State()
 	return Stats{Turns: c.Turns.Load(), Proposed: c.Proposed.Load(), Committed: c.Committed.Load(), Elections: c.Elections.Load(), Cuts: c.Cuts.Load(),
 		Syncs: s.Syncs, SyncTime: s.SyncTime, SyncMax: time.Duration(c.SyncMaxNanos.Load()), Writes: s.Appends, BytesWritten: s.Bytes, CacheReads: s.CacheReads, DiskReads: s.DiskReads,
-		DataFiles: int64(s.DataFiles), ExpiredFiles: s.Expired, Damages: s.Damages, Damaged: damagedBytes(l.store.Damaged()), Repaired: s.Repaired, Mended: s.Mended, Scrubbed: s.Scrubbed, ScrubPasses: s.ScrubPasses,
-		Entries: int64(st.Last - st.First + 1), CacheBytes: s.CacheBytes, UptimeSeconds: int64(time.Since(l.started).Seconds())}
+		DataFiles: int64(s.DataFiles), ExpiredFiles: s.Expired, Damages: s.Damages, DamagedBytes: damagedBytes(l.store.Damaged()), Repaired: s.Repaired, Mended: s.Mended, ScrubbedBytes: s.Scrubbed, ScrubPasses: s.ScrubPasses,
+		Entries: int64(st.Last - st.First + 1), CacheBytes: s.CacheBytes, Uptime: time.Since(l.started)}
 }
 
 func damagedBytes(list []logstore.Damage) (n int64) {

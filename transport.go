@@ -84,7 +84,10 @@ const (
 	kindRefused // cannot be a member as it is; asked again now and then
 )
 
-func (k peerKind) String() string { return [...]string{"", "go", "java", "silent", "refused"}[k] }
+// public gives k as Status has it.
+func (k peerKind) public() PeerKind {
+	return [...]PeerKind{PeerUnknown, PeerGo, PeerJava, PeerSilent, PeerRefused}[k]
+}
 
 func newTransport(c *Config, peers []Peer, client, control *remoting.Client, store *logstore.Store) *transport {
 	t := &transport{self: raft.ID(c.ID), group: c.Group, compat: c.Compat, node: c.node(), client: client, control: control, store: store, log: c.Logger,
@@ -636,14 +639,14 @@ func (p *peer) far(last raft.Index) bool {
 }
 
 // kindOf tells of what kind a peer is, and why it is refused.
-func (t *transport) kindOf(id raft.ID) (kind, why string) {
+func (t *transport) kindOf(id raft.ID) (kind PeerKind, why string) {
 	p := t.peers[id]
 	if p == nil {
 		return "", ""
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.kind.String(), p.mismatch
+	return p.kind.public(), p.mismatch
 }
 
 // refused gives the peers that cannot be members, and why; nil if all can be.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"dledger"
 	"dledger/internal/mq"
 )
 
@@ -59,7 +60,7 @@ func (b *Broker) haStatus(r *request) {
 		return
 	}
 	for _, p := range status.Peers {
-		if p.State == "append" {
+		if p.State == dledger.PeerAppend {
 			info.InSyncSlaveNums++
 		}
 	}

@@ -96,7 +96,7 @@ func (b *Broker) handOver(ctx context.Context) {
 			return
 		}
 		fit := slices.DeleteFunc(s.Peers, func(p dledger.PeerStatus) bool {
-			return p.State != "append" || p.Kind == "refused" || p.Kind == "silent" || p.Idle > time.Second
+			return p.State != dledger.PeerAppend || p.Kind == dledger.PeerRefused || p.Kind == dledger.PeerSilent || p.Idle > time.Second
 		})
 		if len(fit) == 0 {
 			return

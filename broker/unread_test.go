@@ -69,7 +69,7 @@ func (s stain) gone() {
 	s.c.T.Helper()
 	s.c.Wait("the repair of "+s.id, func() bool {
 		st := s.c.Member(s.id).Stats()
-		return st.Damaged == 0 && st.Damages == 1 && st.Repaired >= 1
+		return st.DamagedBytes == 0 && st.Damages == 1 && st.Repaired >= 1
 	})
 	b, err := vfs.ReadFile(s.c.Disk(s.id).Mem(), s.name)
 	if err != nil || b[s.at] != s.was {

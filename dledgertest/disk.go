@@ -137,5 +137,8 @@ func (d *Disk) SetUsed(share float64) {
 	d.mem.SetSpace(&vfs.Space{Total: total, Free: int64((1 - share) * total)})
 }
 
+// Mem is a file system in memory that tells what is written and what is synced apart.
+type Mem = vfs.Mem
+
 // Mem gives the file system itself: to look at files, to damage them, to keep others beside the log.
-func (d *Disk) Mem() *vfs.Mem { return d.mem }
+func (d *Disk) Mem() *Mem { return d.mem }

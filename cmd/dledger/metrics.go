@@ -65,12 +65,12 @@ var metrics = []metric{
 	{"dledger_data_files", gauge, "Data files.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.DataFiles) }},
 	{"dledger_expired_files_total", counter, "Data files deleted by retention.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.ExpiredFiles) }},
 	{"dledger_damages_total", counter, "Damaged stretches of the log found.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Damages) }},
-	{"dledger_damaged_bytes", gauge, "Bytes of committed entries that are damaged and not yet repaired.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Damaged) }},
+	{"dledger_damaged_bytes", gauge, "Bytes of committed entries that are damaged and not yet repaired.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.DamagedBytes) }},
 	{"dledger_repaired_entries_total", counter, "Damaged entries repaired with what other nodes had.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Repaired) }},
 	{"dledger_mended_records_total", counter, "Damaged index and blank records made anew.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Mended) }},
-	{"dledger_scrubbed_bytes_total", counter, "Bytes searched for damage.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.Scrubbed) }},
+	{"dledger_scrubbed_bytes_total", counter, "Bytes searched for damage.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.ScrubbedBytes) }},
 	{"dledger_scrub_passes_total", counter, "Searches of the whole log for damage.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.ScrubPasses) }},
-	{"dledger_uptime_seconds", gauge, "Time since the node was started.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(s.UptimeSeconds) }},
+	{"dledger_uptime_seconds", gauge, "Time since the node was started.", func(s *dledger.Stats, _ *dledger.Status) float64 { return float64(int64(s.Uptime.Seconds())) }},
 }
 
 // collector reads the ledgers when the page is asked for.

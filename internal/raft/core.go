@@ -114,12 +114,12 @@ type Ready struct {
 	Leader   ID
 }
 
-// Confirm is the outcome of a ReadIndex request: with OK, every entry acknowledged before the request is at or below Index,
-// and this node was still the leader after the request came.
+// Confirm is the outcome of a ReadIndex request: with StatusOK, every entry acknowledged before the request is at or below Index,
+// and this node was still the leader after the request came. Otherwise it is StatusNotLeader, or StatusPendingFull where too many wait.
 type Confirm struct {
-	Ref   uint64
-	Index Index
-	OK    bool
+	Ref    uint64
+	Index  Index
+	Status Status
 }
 
 // EventKind names something an operator may want to know.

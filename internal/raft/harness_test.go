@@ -429,7 +429,7 @@ func (n *node) perform() {
 	for _, k := range r.Confirms {
 		if floor, ok := n.reads[k.Ref]; !ok {
 			n.g.violate("%s: R9: read %d confirmed twice", n.id, k.Ref)
-		} else if k.OK && k.Index < floor {
+		} else if k.Status == StatusOK && k.Index < floor {
 			n.g.violate("%s: R4: a read is confirmed at %d, though %d had been acknowledged", n.id, k.Index, floor)
 		}
 		delete(n.reads, k.Ref)

@@ -145,7 +145,7 @@ func (c *Core) inherit() {
 func (c *Core) stopLeading() {
 	c.transfer.until = c.now + Instant(2*c.cfg.VoteWait+time.Second)
 	for _, r := range c.reads {
-		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: r.ref})
+		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: r.ref, Index: -1, Status: StatusNotLeader})
 	}
 	c.reads = c.reads[:0]
 	for _, p := range c.peers {
@@ -271,15 +271,22 @@ func (c *Core) onHeartbeatAnswer(m *Message) {
 const maxReads = 1 << 16
 
 // ReadIndex asks for a confirmation that this node still leads, and for the index up to which a read sees every append that
-// was acknowledged before. The outcome comes as a Confirm with ref: by a heartbeat round that starts after the request, or without
-// OK when this node does not lead (any more) or too many wait.
+// was acknowledged before. The outcome comes as a Confirm with ref: by a heartbeat round that starts after the request, or refused
+// when this node does not lead (any more) or too many wait.
 func (c *Core) ReadIndex(ref uint64) {
-	if c.role != Leader || len(c.reads) >= maxReads {
-		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: ref})
+	refused := StatusOK
+	switch {
+	case c.role != Leader:
+		refused = StatusNotLeader
+	case len(c.reads) >= maxReads:
+		refused = StatusPendingFull
+	}
+	if refused != StatusOK {
+		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: ref, Index: -1, Status: refused})
 		return
 	}
 	if plantedStaleRead {
-		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: ref, Index: c.commit, OK: true})
+		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: ref, Index: c.commit})
 		return
 	}
 	c.reads = append(c.reads, read{ref: ref, round: c.beat.round + 1})
@@ -296,7 +303,7 @@ func (c *Core) settleReads() {
 		if !inherited || round < r.round {
 			return false
 		}
-		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: r.ref, Index: c.commit, OK: true})
+		c.ready.Confirms = append(c.ready.Confirms, Confirm{Ref: r.ref, Index: c.commit})
 		return true
 	})
 }

@@ -594,7 +594,11 @@ func (s *story) state() string {
 			fmt.Fprintf(&b, "  %s:%s match=%d", p.ID, p.State, p.Match)
 		}
 		for _, k := range n.confirmed {
-			fmt.Fprintf(&b, "  read=%d,%t", k.Index, k.OK)
+			if k.Status == StatusOK {
+				fmt.Fprintf(&b, "  read=%d", k.Index)
+			} else {
+				fmt.Fprintf(&b, "  read=%s", k.Status)
+			}
 		}
 		n.confirmed = nil
 		s.say("%s", b.String())

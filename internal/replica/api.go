@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"math"
 
 	"dledger/internal/entry"
@@ -85,7 +86,8 @@ const inboxMax = 1 << 14
 // Deliver hands a message to the loop. reply is called once with the answer, on the loop; it is nil exactly when m is an answer itself.
 func (r *Replica) Deliver(m raft.Message, reply func(*raft.Message)) {
 	r.mu.Lock()
-	ok := !r.closed && len(r.in.msgs) < inboxMax
+	closed := r.closed
+	ok := !closed && len(r.in.msgs) < inboxMax
 	if ok {
 		r.in.msgs = append(r.in.msgs, incoming{m, reply})
 	}
@@ -93,7 +95,11 @@ func (r *Replica) Deliver(m raft.Message, reply func(*raft.Message)) {
 	if ok && !(plantedLostWakeUp && reply == nil) {
 		r.signal()
 	} else if !ok && reply != nil {
-		reply(&raft.Message{Type: m.Type.Answer(), Status: raft.StatusInternal, Term: -1, Begin: -1, End: -1, XTerm: -1, XIndex: -1, Asked: m.Asked, Index: m.Index, First: m.First, Last: m.Last})
+		s := raft.StatusPendingFull
+		if closed {
+			s = raft.StatusInternal
+		}
+		reply(&raft.Message{Type: m.Type.Answer(), Status: s, Term: -1, Begin: -1, End: -1, XTerm: -1, XIndex: -1, Asked: m.Asked, Index: m.Index, First: m.First, Last: m.Last})
 	}
 }
 
@@ -143,20 +149,24 @@ func (r *Replica) Expired(first raft.Index) {
 	r.Call(func() { r.core.Expired(first) })
 }
 
-// Confirm calls done, on the loop, with an index up to which a read sees every append acknowledged before Confirm was called; ok
-// is false when this node does not lead, loses leadership before a majority has confirmed it, or is asked too much.
-func (r *Replica) Confirm(done func(i raft.Index, ok bool)) {
+// Confirm calls done, on the loop, with an index up to which a read sees every append acknowledged before Confirm was called. The status is
+// NotLeader when this node does not lead or loses leadership before a majority has confirmed it, PendingFull when it is asked too
+// much, DiskError when its disk has failed, Internal when it is closed.
+func (r *Replica) Confirm(done func(i raft.Index, s raft.Status)) {
 	err := r.ask(func() {
 		if r.dead != nil {
-			done(-1, false)
+			done(-1, r.gone())
 			return
 		}
 		r.ref++
 		r.confirms[r.ref] = done
 		r.core.ReadIndex(r.ref)
 	})
-	if err != nil {
-		done(-1, false)
+	switch {
+	case errors.Is(err, errBusy):
+		done(-1, raft.StatusPendingFull)
+	case err != nil:
+		done(-1, raft.StatusInternal)
 	}
 }
 
@@ -224,11 +234,21 @@ func (r *Replica) snapshot() Snapshot {
 func (r *Replica) Changed() <-chan struct{} {
 	r.watchMu.Lock()
 	defer r.watchMu.Unlock()
+	if r.ended {
+		return over
+	}
 	if r.watch == nil {
 		r.watch = make(chan struct{})
 	}
 	return r.watch
 }
+
+// over is what Changed gives once nothing changes any more.
+var over = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
 
 func (r *Replica) notify() {
 	r.watchMu.Lock()

@@ -35,8 +35,8 @@ func TestQuestionsBeyondTheBoundAreRefused(t *testing.T) {
 	if err := w.r.Ask(func(Snapshot) { answered++ }); !errors.Is(err, errBusy) {
 		t.Errorf("one more question: got %v, want %v", err, errBusy)
 	}
-	w.r.Confirm(func(_ raft.Index, ok bool) {
-		if !ok {
+	w.r.Confirm(func(_ raft.Index, s raft.Status) {
+		if s == raft.StatusPendingFull {
 			refused++
 		}
 	})

@@ -63,9 +63,9 @@ func TestFailedDiskFreezesTheCommitIndexAndAnswersReads(t *testing.T) {
 		t.Fatal("no sync is asked for")
 	}
 	answers := 0
-	r.Confirm(func(_ raft.Index, ok bool) {
+	r.Confirm(func(_ raft.Index, s raft.Status) {
 		answers++
-		if ok {
+		if s == raft.StatusOK {
 			t.Error("a read is confirmed by a replica whose disk failed")
 		}
 	})

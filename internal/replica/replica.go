@@ -106,7 +106,7 @@ type Replica struct {
 	stampFn  Stamp
 	refs     map[uint64]func(*raft.Message)
 	ref      uint64
-	confirms map[uint64]func(raft.Index, bool)
+	confirms map[uint64]func(raft.Index, raft.Status)
 	flushed  mark // last entry handed to the operating system
 	synced   mark // last entry for which a sync was started; unsynced after a cut
 	syncing  bool
@@ -123,6 +123,7 @@ type Replica struct {
 
 	watchMu sync.Mutex
 	watch   chan struct{} // closed at the next change of commit or role; nil while nobody waits
+	ended   bool          // nothing changes any more
 }
 
 type mark struct {
@@ -166,7 +167,7 @@ type incoming struct {
 func New(cfg Config, now raft.Instant) *Replica {
 	r := &Replica{cfg: cfg, core: raft.New(cfg.Core, cfg.Initial, now), log: cfg.Logger,
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}), kick: make(chan struct{}, 1),
-		refs: map[uint64]func(*raft.Message){}, confirms: map[uint64]func(raft.Index, bool){}}
+		refs: map[uint64]func(*raft.Message){}, confirms: map[uint64]func(raft.Index, raft.Status){}}
 	r.stampFn = func(i int, index raft.Index, pos int64, body []byte) {
 		p := r.current
 		p.pos[i] = pos
@@ -431,7 +432,7 @@ func (r *Replica) perform(now raft.Instant) {
 	for _, k := range ready.Confirms {
 		if f := r.confirms[k.Ref]; f != nil {
 			delete(r.confirms, k.Ref)
-			f(k.Index, k.OK)
+			f(k.Index, k.Status)
 		}
 	}
 	for _, e := range ready.Events {
@@ -652,7 +653,7 @@ func (r *Replica) diskFailed(now raft.Instant, err error) {
 	for _, k := range ready.Confirms {
 		if f := r.confirms[k.Ref]; f != nil {
 			delete(r.confirms, k.Ref)
-			f(-1, false)
+			f(-1, k.Status)
 		}
 	}
 	for _, e := range ready.Events {
@@ -694,8 +695,16 @@ func (r *Replica) refuseAll() {
 	for _, ref := range slices.Sorted(maps.Keys(r.confirms)) {
 		f := r.confirms[ref]
 		delete(r.confirms, ref)
-		f(-1, false)
+		f(-1, r.gone())
 	}
+}
+
+// gone tells why this member answers nothing more.
+func (r *Replica) gone() raft.Status {
+	if errors.Is(r.dead, errClosed) {
+		return raft.StatusInternal
+	}
+	return raft.StatusDiskError
 }
 
 func (r *Replica) drain() {
@@ -704,6 +713,9 @@ func (r *Replica) drain() {
 	}
 	r.refuseAll()
 	r.setErr(r.dead)
+	r.watchMu.Lock()
+	r.ended = true
+	r.watchMu.Unlock()
 	r.notify()
 }
 

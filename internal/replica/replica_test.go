@@ -374,7 +374,7 @@ func TestEverythingIsFinishedOnce(t *testing.T) {
 				r.deliver(raft.Message{Type: raft.MsgTransfer, To: "n0", Transferer: "n0", Transferee: "n1", Term: -1})
 				r.deliver(push("n2", 0, 0, 1, 0, -1))
 				asked++
-				w.r.Confirm(func(raft.Index, bool) { confirms++ })
+				w.r.Confirm(func(raft.Index, raft.Status) { confirms++ })
 			}
 			all = append(all, w.propose("accepted"))
 			w.turn()

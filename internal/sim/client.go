@@ -155,13 +155,13 @@ func (c *client) read(n *node) {
 	floor, life := w.check.acked, n.life
 	q := &question{at: w.now}
 	n.reads = append(n.reads, q)
-	n.loop.Confirm(func(i raft.Index, ok bool) {
+	n.loop.Confirm(func(i raft.Index, s raft.Status) {
 		if q.answered {
 			w.violate("R9: %s answers a read twice", n.id)
 			return
 		}
 		q.answered = true
-		if !ok || n.disk.off || n.life != life {
+		if s != raft.StatusOK || n.disk.off || n.life != life {
 			return
 		}
 		w.confirmed++
