@@ -169,7 +169,7 @@ func startGroup(t testing.TB, n int) (peers, dir string) {
 	for i := range n {
 		l, err := dledger.Open(dledger.Config{ID: "n" + strconv.Itoa(i), Peers: peers, Dir: dir, DataFileSize: 1 << 20, IndexFileSize: 1 << 20,
 			HeartbeatLeak: 20, // no election because other tests keep the machine busy
-			Listen: func(address string) (net.Listener, error) { return listeners[address], nil }})
+			Listen:        func(address string) (net.Listener, error) { return listeners[address], nil }})
 		if err != nil {
 			t.Fatal(err)
 		}
