@@ -162,6 +162,7 @@ type Core struct {
 	role   Role
 	leader ID
 	commit Index
+	debts
 	// published is the commit index of the last Ready. What it covers is written; what commit covers beyond it may be entries of
 	// this batch that the disk has not taken yet.
 	published Index
@@ -170,17 +171,6 @@ type Core struct {
 	// durable is the last index this node's own sync has covered; in async mode the caller reports it right after the write.
 	durable   Index
 	durableAt Instant // last time durable moved or had nothing to wait for
-	abstain   Index   // see Initial.Abstain; -1 when this node votes
-	lostAt    Term    // the term found at the start, where something was lost
-	owed      Index   // as abstain, but giving up (lapsed) does not end it; see Joined
-	behind    bool    // see Initial.Behind
-	goal      Index   // where behind: what has to be committed here to have caught up with this leader; noMatch until it has compared
-	unmet     []ID    // see Initial.New: those that have not told yet whether the group has a past; nil where that is known
-	untold    []ID    // see Initial.New: those that have not told their term yet; nil once enough have, see settleTold
-	askTerms  Instant // where untold and following: the next question for terms
-	sureFrom  Instant // where untold: what they tell is not enough before
-	newUntil  Instant // where unmet: waiting for the last of them ends
-	lapsed    bool    // too many members abstained to elect a leader, so none does any more; said in answers to pre-votes until there is a leader
 	failed    bool    // the disk failed for good: no vote, no campaign, no entry
 	full      bool    // the disk has no room for entries
 	damaged   bool    // committed entries are damaged, and are being fetched from others
@@ -235,7 +225,7 @@ const maxHeld = 1 << 13
 // New makes the core of a member that has just started. Its first campaign is in a term above the stored one (R8).
 func New(cfg Config, in Initial, now Instant) *Core {
 	c := &Core{cfg: cfg, quorum: len(cfg.Members)/2 + 1, now: now, term: in.Term, vote: in.Vote, commit: in.Commit, published: in.Commit, durable: in.Last, durableAt: now,
-		abstain: -1, owed: -1, behind: in.Behind, goal: noMatch, matched: noMatch, differs: noDifference,
+		debts: debts{abstain: -1, owed: -1, behind: in.Behind, goal: noMatch}, matched: noMatch, differs: noDifference,
 		log: shape{first: in.First, last: in.Last, prevTerm: in.PrevTerm, runs: slices.Clone(in.Runs)}}
 	if in.Abstain > in.Last {
 		c.abstain, c.owed, c.lostAt = in.Abstain, in.Abstain, in.Term
@@ -299,16 +289,6 @@ func (c *Core) Now() Instant     { return c.now } // of the last input
 
 // Transferring tells whether the leader is handing leadership over and therefore refuses proposals.
 func (c *Core) Transferring() bool { return c.role == Leader && c.transfer.to != "" }
-
-// Abstaining tells whether this node neither votes nor campaigns until it has caught up: it lost its tail, or all that it knew, or the term of its last
-// entry is not known, so that it cannot tell which log is older.
-func (c *Core) Abstaining() bool { return c.missing() || c.log.lastTerm() == UnknownTerm }
-
-// missing tells whether others may count on this node for something that it does not have.
-func (c *Core) missing() bool { return c.abstain >= 0 || c.behind || c.unmet != nil }
-
-// Joined tells that nothing is left of what Initial.Abstain, Initial.Behind and Initial.New say, and that a power cut now would not bring it back.
-func (c *Core) Joined() bool { return !c.behind && c.unmet == nil && !c.lapsed && c.owed < 0 }
 
 // PeerStatus is the leader's view of one other member.
 type PeerStatus struct {
@@ -639,29 +619,6 @@ func (c *Core) DiskFailed(now Instant) {
 		c.campaign.phase = idle
 	}
 	c.settleTaking()
-}
-
-// newPatience is how many election time-outs a node without any past waits for the last of the others.
-const newPatience = 5
-
-// Met tells what another member says of itself: whether it has a past, an entry or a term. A node that found an empty disk where
-// the group has one has lost its disk, or has never been heard of; nobody knows which, and so it is behind.
-func (c *Core) Met(id ID, past bool) {
-	if c.unmet == nil {
-		return
-	}
-	c.unmet = slices.DeleteFunc(c.unmet, func(x ID) bool { return x == id })
-	if past {
-		c.unmet, c.behind = nil, true
-	}
-	c.settleNew()
-}
-
-// settleNew ends the wait of a new member once all others have no past either, or a majority and the rest does not say.
-func (c *Core) settleNew() {
-	if n := len(c.unmet); n == 0 || c.now >= c.newUntil && len(c.cfg.Members)-n >= c.quorum {
-		c.unmet = nil
-	}
 }
 
 // Connected tells that the connection to a peer was made anew (or broke): what was in flight may be lost. ours tells whether the

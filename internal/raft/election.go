@@ -322,45 +322,6 @@ func (c *Core) tally() {
 	}
 }
 
-// unsure tells that this node's disk was lost, and with it the knowledge of the terms in which it voted and acknowledged: the leader it follows may have been
-// deposed with its help. Nothing it says must count for that leader.
-func (c *Core) unsure() bool { return c.untold != nil && c.behind }
-
-// asksTerms tells whether it is of use to ask the others for their terms.
-func (c *Core) asksTerms() bool { return c.unsure() && !c.failed }
-
-// settleTold ends the time of asking for terms. Whoever was elected by this node, or had entries acknowledged by it, has been so by a majority; once so many of
-// the others have told that every majority has one of them in it, a leader of the present term is not deposed as far as this node had a hand in it (the recovery
-// protocol of Viewstamped Replication Revisited, section 4.3, asks as many). In a group of three those are all. In a larger one a vote that this node gave just before
-// it lost its disk may still be waiting for another, of a member that has told already; so it waits as long as a candidate does.
-func (c *Core) settleTold() {
-	if c.untold == nil || c.now < c.sureFrom || len(c.peers)-len(c.untold) <= len(c.cfg.Members)-c.quorum {
-		return
-	}
-	c.untold = nil
-	c.release()
-	c.caughtUp()
-}
-
-// hopeless tells this abstaining candidate that waiting helps nobody: every member has answered, none knows a leader, and those that did not
-// lose their tail, or do not know that they did, are too few to elect one.
-func (c *Core) hopeless() bool {
-	k := &c.campaign
-	if k.led {
-		return false
-	}
-	abstained := 1
-	for i, r := range k.results {
-		switch {
-		case k.status[i] == StatusNotReady:
-			abstained++
-		case r == unanswered || r == VoteUnknown || r == VoteAlreadyHasLeader:
-			return false
-		}
-	}
-	return len(c.cfg.Members)-abstained < c.quorum
-}
-
 // maxOutdone bounds, in MaxVoteInterval, the pause of a candidate that loses vote after vote to a longer log.
 const maxOutdone = 4
 

@@ -328,23 +328,3 @@ func (c *Core) firstDifference(m *Message, hi Index) Index {
 	}
 	return -1
 }
-
-// caughtUp ends the abstention of a node that holds again what it had lost (see Initial.Abstain and Initial.Behind). A leader that this
-// node helped to elect, or has acknowledged entries to, has all that anybody counts on this node for; a later one was elected without it.
-//
-// What is committed may be on the others' disks alone, and what has come in this turn may find no room here (Unwritten). So it waits for its own sync, too: after
-// that nothing takes it any more.
-func (c *Core) caughtUp() {
-	kept := min(c.commit, c.durable)
-	if c.behind && c.untold == nil && c.goal != noMatch && kept >= c.goal {
-		c.behind, c.owed = false, -1
-	}
-	t, ok := c.log.term(kept)
-	later := ok && t > c.lostAt
-	if c.owed >= 0 && (c.durable >= c.owed || later) {
-		c.owed = -1
-	}
-	if c.abstain >= 0 && (c.durable >= c.abstain || later) {
-		c.abstain = -1
-	}
-}
