@@ -261,11 +261,12 @@ func TestLeaderWhoseDiskHangsIsReplaced(t *testing.T) {
 func TestSlowDisksShareSyncs(t *testing.T) {
 	t.Parallel()
 	dledgertest.Setup{SyncTime: 10 * time.Millisecond}.Run(t, 3, func(c *dledgertest.Cluster) {
+		appendSome(c, 0, 1) // makes the first files
 		l := c.Leader()
 		before, begin := l.Stats().Syncs, time.Now()
 		var batches []*dledger.Pending
 		for i := range 100 {
-			batches = append(batches, l.Propose([][]byte{body(i)}, nil))
+			batches = append(batches, l.Propose([][]byte{body(1 + i)}, nil))
 			time.Sleep(100 * time.Microsecond)
 		}
 		for i, p := range batches {
@@ -276,6 +277,47 @@ func TestSlowDisksShareSyncs(t *testing.T) {
 		if n, d := l.Stats().Syncs-before, time.Since(begin); n > 5 || d > 60*time.Millisecond {
 			c.T.Errorf("100 appends within 10 ms took %d syncs and %v", n, d)
 		}
+	})
+}
+
+// TestSlowDisksCostNoLeadership: an hour under load where each sync takes almost a second, of a directory as well. What is done beside the log meanwhile wants syncs, too:
+// checkpoints, new files, the end of old ones. None of them adds up with those of the entries to a disk that hangs.
+func TestSlowDisksCostNoLeadership(t *testing.T) {
+	t.Parallel()
+	span := 75 * time.Minute
+	if testing.Short() {
+		span = 10 * time.Minute
+	}
+	config := func(_ string, c *dledger.Config) {
+		small("", c)
+		c.ReservedHours, c.DiskCheckRatio = 1, 0.01
+	}
+	dledgertest.Setup{Config: config}.Run(t, 3, func(c *dledgertest.Cluster) {
+		appendSome(c, 0, 10)
+		l := c.Leader()
+		for _, id := range c.IDs() {
+			c.Disk(id).SetSyncTime(900 * time.Millisecond)
+			c.Disk(id).SetUsed(0.5) // what is an hour old goes at once
+		}
+		before, _ := l.Status(c.T.Context())
+		stop := load(c, 8, 50*time.Millisecond)
+		time.Sleep(span)
+		acked := stop()
+		after, _ := l.Status(c.T.Context())
+		if after.Term != before.Term || c.Leader() != l {
+			t.Errorf("%s is %s of term %d, want leader of term %d", l.ID, after.Role, after.Term, before.Term)
+		}
+		if want := int(span / time.Second); acked < want {
+			t.Errorf("%d appends acknowledged, want %d at least", acked, want)
+		}
+		s := l.Stats()
+		if s.DataFiles < 2 || span > time.Hour && s.ExpiredFiles == 0 {
+			t.Errorf("the log has %d files and %d were deleted; the test does not do what it is for", s.DataFiles, s.ExpiredFiles)
+		}
+		for _, id := range c.IDs() {
+			c.Disk(id).SetSyncTime(0)
+		}
+		c.Agree()
 	})
 }
 

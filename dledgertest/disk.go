@@ -59,15 +59,18 @@ func (d *Disk) hook(c vfs.Call) error {
 			return err
 		}
 	}
-	if c.Op != "datasync" && c.Op != "sync" {
+	directory := c.Op == "syncdir"
+	if c.Op != "datasync" && c.Op != "sync" && !directory {
 		return nil
 	}
 	d.mu.Lock()
 	took, hanging := d.syncTime, d.hanging
-	err := d.failSync
-	d.failSync = nil
+	var err error
+	if !directory {
+		err, d.failSync = d.failSync, nil
+	}
 	d.mu.Unlock()
-	if hanging != nil {
+	if hanging != nil && !directory {
 		<-hanging
 	}
 	if took > 0 {
@@ -76,7 +79,7 @@ func (d *Disk) hook(c vfs.Call) error {
 	return err
 }
 
-// SetSyncTime makes every sync of a file take this long.
+// SetSyncTime makes every sync of a file or a directory take this long.
 func (d *Disk) SetSyncTime(t time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,7 +15,7 @@ func TestSearchAndRetentionMeetInOneFile(t *testing.T) {
 	for _, dir := range []string{"data", "index"} {
 		t.Run(dir, func(t *testing.T) {
 			m, clock, cfg, s := aged(t, func(c *Config) { c.Repairs = true })
-			must(t, s.Checkpoint())
+			must(t, checkpoint(s))
 			off := int64(20) // of the term in an index record
 			if dir == "data" {
 				_, size, err := s.Pos(0)
@@ -52,7 +52,7 @@ func TestSearchAndRetentionMeetInOneFile(t *testing.T) {
 			if deleted <= 0 {
 				t.Fatalf("%d files deleted; the test does not do what it is for", deleted)
 			}
-			if err := s.Checkpoint(); err != nil {
+			if err := checkpoint(s); err != nil {
 				t.Errorf("checkpoint: %v", err)
 			}
 			m.SetHook(nil)

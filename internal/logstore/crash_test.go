@@ -313,7 +313,7 @@ func (c *crashTest) commit(i raft.Index) {
 }
 
 func (c *crashTest) checkpoint() {
-	c.do("checkpoint", func(m *model) { m.durable = m.flushed() }, c.store.Checkpoint)
+	c.do("checkpoint", func(m *model) { m.durable = m.flushed() }, func() error { return checkpoint(c.store) })
 }
 
 func (c *crashTest) vote(term raft.Term, id raft.ID) {

@@ -326,7 +326,7 @@ func TestCheckpointOfTheOriginalNamesWhatIsDerived(t *testing.T) {
 		derived, want raft.Index
 	}{{11, 11}, {11, 11}, {20, 20}, {27, 25}, {-1, -1}} {
 		s.SetDerived(c.derived)
-		must(t, s.Checkpoint())
+		must(t, checkpoint(s))
 		text, err := vfs.ReadFile(m, "base/dledger-n0/checkpoint")
 		must(t, err)
 		if want := fmt.Sprintf("committedIndex=%d\nendIndex=29\n", c.want); string(text) != want {

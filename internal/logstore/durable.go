@@ -13,6 +13,9 @@ import (
 
 // Sync makes durable what was flushed before the call, and gives the last index that is. It runs beside appends; a second Sync
 // waits for the first. A failed sync is final: what it should have covered may be lost already, and a repeated one would not tell.
+//
+// Nothing but Sync syncs data files while the log only grows, and what does other work beside it holds no lock over a sync that Sync wants: who waits for an entry
+// waits for the syncs of entries alone, however slow each is.
 func (s *Store) Sync() (raft.Index, error) {
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()
@@ -20,13 +23,15 @@ func (s *Store) Sync() (raft.Index, error) {
 		return -1, *e
 	}
 	s.mu.Lock()
-	dirty, target, unsealed := s.dirty, s.last, s.unsealed
-	s.dirty, s.unsealed = nil, false
+	dirty, target, unsealed := taken(&s.dirty), s.last, s.unsealed
+	s.unsealed = false
 	s.mu.Unlock()
+	defer s.doneAll(dirty)
+	synced := dirty
 	if plantedTailLostOnRoll && len(dirty) > 1 {
-		dirty = dirty[len(dirty)-1:]
+		synced = dirty[len(dirty)-1:]
 	}
-	if err := s.syncData(dirty); err != nil {
+	if err := s.syncData(synced); err != nil {
 		return -1, err
 	}
 	lost := s.reached(target)
@@ -42,19 +47,42 @@ func (s *Store) Sync() (raft.Index, error) {
 	return target.index, nil
 }
 
+// taken empties a list of files and gives them, for doneAll: they stay open though the log may lose them meanwhile. The caller holds mu.
+func taken(list *[]*file) []*file {
+	files := *list
+	*list = nil
+	for _, f := range files {
+		f.refs.Add(1)
+	}
+	return files
+}
+
+func (s *Store) doneAll(files []*file) {
+	for _, f := range files {
+		s.done(f)
+	}
+}
+
 // syncData syncs data files. The caller holds ioMu.
 func (s *Store) syncData(dirty []*file) error {
 	begin := s.cfg.Now()
-	for _, f := range dirty {
-		if err := f.Datasync(); err != nil {
-			return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
-		}
+	if err := s.syncFiles(dirty); err != nil {
+		return err
 	}
 	took := s.cfg.Now().Sub(begin)
 	s.mu.Lock()
 	s.stats.Syncs++
 	s.stats.SyncTime += took
 	s.mu.Unlock()
+	return nil
+}
+
+func (s *Store) syncFiles(dirty []*file) error {
+	for _, f := range dirty {
+		if err := f.Datasync(); err != nil {
+			return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
+		}
+	}
 	return nil
 }
 
@@ -69,17 +97,74 @@ func (s *Store) reached(m mark) raft.Index {
 	return s.lost
 }
 
-// Checkpoint makes data and index records durable and notes that, so that recovery need not look at them. It also writes the
-// original's file `checkpoint`. Call it every few seconds.
-func (s *Store) Checkpoint() error { return s.checkpoint(false) }
-
-func (s *Store) checkpoint(clean bool) error {
-	s.ioMu.Lock()
-	defer s.ioMu.Unlock()
-	return s.checkpointLocked(clean)
+// Checkpoint makes the index records of durable entries durable and notes both, so that recovery need not look at them. It also writes the
+// original's file `checkpoint`. Call it every few seconds; what was flushed and not synced is not covered.
+func (s *Store) Checkpoint() error {
+	s.checkMu.Lock()
+	defer s.checkMu.Unlock()
+	for {
+		if again, err := s.checkpoint(); err != nil || !again {
+			return err
+		}
+	}
 }
 
-func (s *Store) checkpointLocked(clean bool) error {
+// checkpoint makes one, or tells that the log's bounds have moved meanwhile, other than forwards. The caller holds checkMu.
+func (s *Store) checkpoint() (again bool, err error) {
+	s.mu.Lock()
+	gen, target, commit := s.gen, s.durable, s.commit
+	dirty := taken(&s.dirtyIdx)
+	s.mu.Unlock()
+	err = s.syncFiles(dirty)
+	s.doneAll(dirty)
+	if err != nil {
+		return false, err
+	}
+	end, again, err := s.beginCheckpoint(gen, target, commit)
+	if err != nil || again {
+		return again, s.fail(err)
+	}
+	if end != nil {
+		err = end()
+	} else if told := s.tellable(commit); told == commit && s.says.end < 0 || s.says == (checkpointFile{told, target.index}) {
+		return false, nil // else what is derived is another one
+	}
+	if err != nil {
+		return false, s.fail(err)
+	}
+	return false, s.writeCheckpoint(commit, target.index)
+}
+
+// beginCheckpoint begins to save that everything up to target is durable, if that is not saved already; end ends it.
+func (s *Store) beginCheckpoint(gen uint64, target mark, commit raft.Index) (end func() error, again bool, err error) {
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	if e := s.failure.Load(); e != nil {
+		return nil, false, *e
+	}
+	if s.movedSince(gen) {
+		return nil, true, nil
+	}
+	if s.side.holds(target, commit, false) {
+		return nil, false, nil
+	}
+	end, err = s.side.begin(func(m *meta) {
+		for _, k := range []*mark{&m.flushed, &m.durable} { // the owner may have noted later ones
+			if k.index < target.index {
+				*k = target
+			}
+		}
+		m.checkpoint, m.commit, m.clean = target, max(m.commit, commit), false
+	})
+	return end, false, err
+}
+
+// finish is the checkpoint of a clean stop: of everything, and so noted.
+func (s *Store) finish() error {
+	s.checkMu.Lock()
+	defer s.checkMu.Unlock()
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
 	if e := s.failure.Load(); e != nil {
 		return *e
 	}
@@ -88,17 +173,8 @@ func (s *Store) checkpointLocked(clean bool) error {
 		return err
 	}
 	lost := s.reached(target)
-	if s.side.holds(target, commit, clean) {
-		if told := s.tellable(commit); told == commit && s.says.end < 0 || s.says == (checkpointFile{told, target.index}) {
-			return nil
-		}
-		return s.writeCheckpoint(commit, target.index) // what is derived is another one
-	}
 	err = s.side.save(func(m *meta) {
-		if m.flushed.index < target.index || clean { // the owner may have noted a later one
-			m.flushed = target
-		}
-		m.durable, m.checkpoint, m.commit, m.lost, m.clean = target, target, max(m.commit, commit), lost, clean
+		m.flushed, m.durable, m.checkpoint, m.commit, m.lost, m.clean = target, target, target, max(m.commit, commit), lost, true
 	})
 	if err != nil {
 		return s.fail(err)
@@ -109,19 +185,16 @@ func (s *Store) checkpointLocked(clean bool) error {
 // syncAll syncs data and index files, and gives the last entry that is durable by it, record and all, and the commit index. The caller holds ioMu.
 func (s *Store) syncAll() (target mark, commit raft.Index, err error) {
 	s.mu.Lock()
-	dirty, dirtyIdx := s.dirty, s.dirtyIdx
-	s.dirty, s.dirtyIdx, s.unsealed = nil, nil, false
+	dirty, dirtyIdx := taken(&s.dirty), taken(&s.dirtyIdx)
+	s.unsealed = false
 	target, commit = s.last, s.commit
 	s.mu.Unlock()
+	defer s.doneAll(dirtyIdx)
+	defer s.doneAll(dirty)
 	if err := s.syncData(dirty); err != nil {
 		return target, commit, err
 	}
-	for _, f := range dirtyIdx {
-		if err := f.Datasync(); err != nil {
-			return target, commit, s.fail(fmt.Errorf("sync %s: %w", f.name, err))
-		}
-	}
-	return target, commit, nil
+	return target, commit, s.syncFiles(dirtyIdx)
 }
 
 const checkpointName = "checkpoint"
@@ -135,7 +208,7 @@ func (s *Store) SetDerived(i raft.Index) {
 }
 
 // writeCheckpoint writes the original's text file, for Java nodes of 0.3 that take the directory over. Nothing of ours depends on it while
-// the sidecar is there, so it is not synced, and a full disk leaves the old one. The caller holds ioMu.
+// the sidecar is there, so it is not synced, and a full disk leaves the old one. The caller holds checkMu.
 func (s *Store) writeCheckpoint(commit, end raft.Index) error {
 	commit = s.tellable(commit)
 	text := fmt.Appendf(nil, "committedIndex=%d\nendIndex=%d\n", commit, end)

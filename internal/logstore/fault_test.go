@@ -181,7 +181,7 @@ func (l *life) everything(try func(func() error) error) (err error) {
 	add(20, 2)
 	sync()
 	do(func() error { return l.s.SetCommit(18) })
-	do(func() error { return l.s.Checkpoint() })
+	do(func() error { return checkpoint(l.s) })
 	l.clock.add(4 * 24 * 3600)
 	do(func() error {
 		_, err := l.s.Expire()
@@ -316,7 +316,7 @@ func TestLogBeginsAnewOnAFullDisk(t *testing.T) {
 				t.Fatalf("append: %v", err)
 			}
 			must(t, s.Flush())
-			must(t, s.Checkpoint())
+			must(t, checkpoint(s))
 		}
 		if st := s.State(); st.First != 100 || st.Last != 99 || st.Commit != 99 || !s.Full() {
 			t.Fatalf("state %+v, full %v", st, s.Full())
@@ -400,7 +400,7 @@ func TestFullDiskRefusesAndGoesOn(t *testing.T) {
 		t.Errorf("sync on a full disk: %v", err)
 	}
 	must(t, s.SetCommit(next-1))
-	must(t, s.Checkpoint())
+	must(t, checkpoint(s))
 	clock.add(2)
 	if !s.Full() {
 		t.Error("not full after a while")

@@ -225,7 +225,7 @@ func (s *Store) dropFrom(l *files, pos int64) (dirs []string, err error) {
 	return s.unlink(gone)
 }
 
-// dropBefore takes the files that end at pos or earlier out of the list and gives them, oldest first, for unlink. The caller holds createMu and ioMu.
+// dropBefore takes the files that end at pos or earlier out of the list and gives them, oldest first, for unlink. The caller holds createMu.
 func (s *Store) dropBefore(l *files, pos int64) []*file {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,7 @@ func TestRemovedFilesDoNotComeBackInPart(t *testing.T) {
 		must(t, s.Append(s.State().Last+1, 1, entry.MagicNormal, bodies(1, 100), nil))
 		must(t, s.Flush())
 		if i == 0 {
-			must(t, s.Checkpoint())
+			must(t, checkpoint(s))
 		}
 	}
 	if _, err := s.Sync(); err != nil {

@@ -76,7 +76,7 @@ func TestADirectoryInUseVerifies(t *testing.T) {
 	do("truncate", func() error { return s.Truncate(6) })
 	add(20, 2)
 	do("commit", func() error { return s.SetCommit(24) })
-	do("checkpoint", s.Checkpoint)
+	do("checkpoint", func() error { return checkpoint(s) })
 	clock.add(72 * hour)
 	do("expire", func() error {
 		_, err := s.Expire()

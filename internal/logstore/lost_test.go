@@ -55,7 +55,7 @@ func TestEntriesBehindDamageAreMissedThoughNoNoteTellsOfThem(t *testing.T) {
 		s := mustOpen(t, sick(m))
 		fill(t, s, 5, 1)
 		must(t, s.SetCommit(3))
-		must(t, s.Checkpoint())
+		must(t, checkpoint(s))
 		fill(t, s, 9, 1)
 		fill(t, s, 19, 2)
 		_, err := s.Sync()

@@ -141,7 +141,7 @@ func killed(t testing.TB) *vfs.Mem {
 	s := mustOpen(t, small(m))
 	must(t, s.SaveTerm(1, "n0"))
 	fill(t, s, 14, 1)
-	must(t, s.Checkpoint())
+	must(t, checkpoint(s))
 	must(t, s.SaveTerm(2, "n0"))
 	fill(t, s, 29, 2)
 	if _, err := s.Sync(); err != nil {
@@ -210,7 +210,7 @@ func large(t *testing.T, rng *rand.Rand) *vfs.Mem {
 		must(t, s.Append(s.State().Last+1, term, entry.MagicNormal, list, nil))
 		must(t, s.Flush())
 		if rng.IntN(3) == 0 {
-			must(t, s.Checkpoint())
+			must(t, checkpoint(s))
 		}
 	}
 	must(t, s.SaveTerm(13, "n1"))

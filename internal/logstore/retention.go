@@ -188,15 +188,14 @@ func (s *Store) indexedAt(pos int64) raft.Index {
 	}))
 }
 
-// raise moves the log's first entry up, durably, and gives the files that are no longer part of it.
+// raise moves the log's first entry up, durably, and gives the files that are no longer part of it. The caller holds expireMu.
 func (s *Store) raise(first mark) (data, index []*file, err error) {
-	s.ioMu.Lock()
-	defer s.ioMu.Unlock()
 	// The term goes to disk before the entry that holds it goes away.
 	err = s.side.save(func(m *meta) { m.first, m.firstPos, m.prevTerm = first.index, first.pos, first.term })
 	if err != nil {
 		return nil, nil, s.fail(err)
 	}
+	s.ioMu.Lock()
 	s.mu.Lock()
 	s.gen++
 	s.dropHoles(first.index)
@@ -206,6 +205,7 @@ func (s *Store) raise(first mark) (data, index []*file, err error) {
 	}
 	s.runs = append([]raft.Run{{Term: s.runs[0].Term, First: first.index}}, s.runs[1:]...)
 	s.mu.Unlock()
+	s.ioMu.Unlock() // who makes the next file may hold createMu over a sync of its directory
 	s.createMu.Lock()
 	defer s.createMu.Unlock()
 	data = s.dropBefore(&s.data, first.pos)

@@ -101,7 +101,7 @@ func TestFailedSyncOfADirectoryLeavesNoGap(t *testing.T) {
 		m := vfs.NewMem()
 		s := mustOpen(t, small(m))
 		fill(t, s, 9, 1)
-		must(t, s.Checkpoint())
+		must(t, checkpoint(s))
 		m.SetHook(vfs.FailNth("syncdir", n, syscall.EIO))
 		err := s.Append(s.tail.last.index+1, 3, entry.MagicNormal, bodies(12, 20), nil)
 		m.SetHook(nil)

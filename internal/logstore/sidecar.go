@@ -137,12 +137,13 @@ func (m *meta) decode(b []byte) bool {
 
 // sidecar is the open file ROOT/commit.
 type sidecar struct {
-	mu    ioLock // guards all below; held over a write of one slot, which the page cache takes, never over a sync
-	f     vfs.File
-	m     meta
-	hints int // slots written without sync; their parity is the next slot
-	syncs int // slots written with sync
-	buf   [slotBytes]byte
+	saving ioLock // held over a save, from its write to the end of its sync; taken before mu
+	mu     ioLock // guards all below; held over a write of one slot, which the page cache takes, never over a sync
+	f      vfs.File
+	m      meta
+	hints  int // slots written without sync; their parity is the next slot
+	syncs  int // slots written with sync
+	buf    [slotBytes]byte
 }
 
 // readSide gives the newest valid slot of the file at name, and whether there is one. A file that is missing or holds nothing valid is no error.
@@ -185,7 +186,7 @@ func openSide(fs vfs.FS, dir, name string, m meta, slot int) (*sidecar, error) {
 		}
 		return nil, err
 	}
-	return &sidecar{mu: newIOLock(), f: f, m: m, hints: slot, syncs: slot}, nil
+	return &sidecar{saving: newIOLock(), mu: newIOLock(), f: f, m: m, hints: slot, syncs: slot}, nil
 }
 
 // note changes the hints and writes them, without a sync. No change is no write.
@@ -201,17 +202,32 @@ func (s *sidecar) note(change func(*meta)) error {
 	return s.write(s.hints % 2)
 }
 
-// save changes the content and makes it durable. The caller holds Store.ioMu, so saves do not overlap.
+// save changes the content and makes it durable.
 func (s *sidecar) save(change func(*meta)) error {
-	s.mu.Lock()
-	change(&s.m)
-	s.syncs++
-	err := s.write(2 + s.syncs%2)
-	s.mu.Unlock()
+	end, err := s.begin(change)
 	if err != nil {
 		return err
 	}
-	return s.sync()
+	return end()
+}
+
+// begin is the first half of save, which changes the content, and gives the other one, which waits for the disk and has to be called. Saves do not overlap: of the two
+// slots that they write in turn one is always durable.
+func (s *sidecar) begin(change func(*meta)) (end func() error, err error) {
+	s.saving.Lock()
+	s.mu.Lock()
+	change(&s.m)
+	s.syncs++
+	err = s.write(2 + s.syncs%2)
+	s.mu.Unlock()
+	if err != nil {
+		s.saving.Unlock()
+		return nil, err
+	}
+	return func() error {
+		defer s.saving.Unlock()
+		return s.sync()
+	}, nil
 }
 
 func (s *sidecar) sync() error {

@@ -206,10 +206,12 @@ type Store struct {
 	refused atomic.Bool           // an append has met that
 	space   spaceCheck
 
-	// ioMu is held, over I/O, by what makes things durable or moves the log's bounds other than forwards: Sync, Checkpoint,
-	// Truncate, Reset, and Expire for its bookkeeping. It is taken before createMu and mu.
+	// ioMu is held, over I/O, by what makes entries durable or moves the log's bounds other than forwards: Sync, Truncate, Reset, Repair, and, not
+	// over a sync, by Checkpoint and Expire for their bookkeeping. It is taken before createMu and mu.
 	ioMu ioLock
-	says checkpointFile // written last; guarded by ioMu
+	// checkMu is held over a checkpoint. It is taken before ioMu.
+	checkMu ioLock
+	says    checkpointFile // written last; guarded by checkMu
 	// expireMu keeps Reset and a round of Expire apart; it is taken before careMu and ioMu.
 	expireMu ioLock
 	// createMu is held while files come and go. It is taken before mu.
@@ -298,7 +300,7 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Log, lost: -1, derived: math.MaxInt64, says: checkpointFile{-1, -1}, ioMu: newIOLock(), expireMu: newIOLock(), createMu: newIOLock(), careMu: newIOLock(),
+	s := &Store{cfg: cfg, fs: cfg.FS, log: cfg.Log, lost: -1, derived: math.MaxInt64, says: checkpointFile{-1, -1}, ioMu: newIOLock(), checkMu: newIOLock(), expireMu: newIOLock(), createMu: newIOLock(), careMu: newIOLock(),
 		hurting: make(chan struct{}, 1)}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.release())
@@ -424,7 +426,7 @@ func (s *Store) Close() error {
 	s.stopping.Store(true)
 	s.background.Wait()
 	if err == nil {
-		err = s.checkpoint(true)
+		err = s.finish()
 	}
 	s.closed = true
 	return errors.Join(err, s.release())

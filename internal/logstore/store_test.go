@@ -27,6 +27,14 @@ func mustOpen(t testing.TB, cfg Config) *Store {
 	return s
 }
 
+// checkpoint syncs everything that is flushed, and notes that.
+func checkpoint(s *Store) error {
+	if _, err := s.Sync(); err != nil {
+		return err
+	}
+	return s.Checkpoint()
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -129,7 +137,7 @@ func TestReadsAreTheSameFromMemoryAndDisk(t *testing.T) {
 	for last := raft.Index(0); last < 60; last += 3 {
 		fill(t, s, last, 1)
 	}
-	must(t, s.Checkpoint())
+	must(t, checkpoint(s))
 	cfg.FS, cfg.CacheBytes = m.Fork(nil), 1
 	disk := mustOpen(t, cfg)
 	end := s.State().Last + 1

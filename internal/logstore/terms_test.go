@@ -23,7 +23,7 @@ func TestDamagedIndexRecordGivesNoOtherTerm(t *testing.T) {
 	if _, err := s.Sync(); err != nil {
 		t.Fatal(err)
 	}
-	must(t, s.Checkpoint())
+	must(t, checkpoint(s))
 	flip := func(m *vfs.Mem, dir string, at int64, bit int) {
 		spoil(t, m, dir, at, 1, func(b []byte) { b[0] ^= 1 << bit })
 	}

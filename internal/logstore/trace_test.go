@@ -103,7 +103,7 @@ func TestSystemCallOrder(t *testing.T) {
 		tr := newTrace()
 		s := mustOpen(t, small(tr.disk))
 		must(t, add(s, 8)())
-		must(t, s.Checkpoint())
+		must(t, checkpoint(s))
 		tr.lines = nil
 		tr.step(t, "truncate to 2: the intent is durable before the first byte goes, its end after the last", func() error { return s.Truncate(2) })
 		tr.step(t, "truncate to 2 again: nothing to do", func() error { return s.Truncate(2) })

@@ -29,7 +29,10 @@ func (w *world) misdirect(r *rand.Rand, n *node) string {
 		return ""
 	}
 	noted := n.flushed
-	err := n.store.Checkpoint()
+	_, err := n.store.Sync()
+	if err == nil {
+		err = n.store.Checkpoint()
+	}
 	switch {
 	case n.disk.off:
 		n.afterCut()

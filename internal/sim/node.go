@@ -386,14 +386,10 @@ func (n *node) flush() {
 // keep makes checkpoints and deletes old files.
 func (n *node) keep() {
 	if n.paused == 0 && n.w.now >= n.hangTill && !n.failing {
-		at := n.flushed
 		err := n.store.Checkpoint()
 		var deleted int
-		if err == nil {
-			n.durable = at
-			if n.mayExpire() {
-				deleted, err = n.store.Expire()
-			}
+		if err == nil && n.mayExpire() {
+			deleted, err = n.store.Expire()
 		}
 		if err != nil && n.damaged(err) {
 			err = nil
