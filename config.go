@@ -84,8 +84,10 @@ type Config struct {
 	PreferredIDs    []string      // who should lead, if alive
 	NoElection      bool          // never stand for election
 
-	MaxPending   int           // uncommitted entries a leader accepts; default 10,000
-	PendingBytes int64         // bytes of appends that may wait for the loop; default 64 MiB
+	MaxPending       int   // uncommitted entries a leader accepts; default 10,000
+	UncommittedBytes int64 // and their bytes; default 256 MiB
+	PendingBytes     int64 // bytes of appends that may wait for the loop; default 64 MiB
+
 	AckTimeout   time.Duration // how long an append waits for a majority; default 2.5 s
 	PushTimeout  time.Duration // an unanswered push is repeated after it; default 1 s
 	PushQuota    int64         // bytes a second to a follower that is far behind; default 20 MiB, in compat go unlimited; negative = unlimited
@@ -175,6 +177,7 @@ func (c Config) withDefaults() Config {
 	or(&c.MinTakeInterval, min(30*time.Millisecond, c.MinVoteInterval))
 	or(&c.MaxTakeInterval, max(min(100*time.Millisecond, c.MaxVoteInterval), c.MinTakeInterval+1))
 	or(&c.MaxPending, 10_000)
+	or(&c.UncommittedBytes, 256<<20)
 	or(&c.PendingBytes, 64<<20)
 	or(&c.AckTimeout, 2500*time.Millisecond)
 	or(&c.PushTimeout, time.Second)

@@ -116,7 +116,7 @@ func open(cfg Config, peers []Peer) (*Ledger, error) {
 		}
 	}
 	l.loop = replica.New(replica.Config{Core: cfg.core(peers), Initial: in, Log: storeLog{store}, Net: l.net,
-		Async: cfg.Durability == Async, AckWait: cfg.AckTimeout, PendingBytes: cfg.PendingBytes, Logger: cfg.Logger}, now())
+		Async: cfg.Durability == Async, AckWait: cfg.AckTimeout, PendingBytes: cfg.PendingBytes, UncommittedBytes: cfg.UncommittedBytes, Logger: cfg.Logger}, now())
 	l.net.start(l.loop)
 	if err := cfg.Server.add(l); err != nil {
 		l.net.close()

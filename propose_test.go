@@ -74,6 +74,65 @@ func TestPendingBytesRefuse(t *testing.T) {
 	})
 }
 
+// TestUncommittedBytesRefuse: what a leader has in its log and no majority has yet is bounded in bytes, too, for as long as it is not committed and no longer, whether
+// or not anybody still waits for it. A batch that begins below the bound is taken whole.
+func TestUncommittedBytesRefuse(t *testing.T) {
+	t.Parallel()
+	dledgertest.Setup{Config: func(_ string, c *dledger.Config) { c.UncommittedBytes = 10_000 }}.Run(t, 3, func(c *dledgertest.Cluster) {
+		taken := func(l *dledgertest.Member) (accepted []*dledger.Pending) {
+			for range 20 {
+				p := l.Propose([][]byte{make([]byte, 400), make([]byte, 504)}, nil) // with their headers 1,000 bytes
+				time.Sleep(5 * time.Millisecond)
+				select {
+				case <-p.Done():
+					if _, err := p.Wait(c.T.Context()); !errors.Is(err, dledger.ErrPendingFull) {
+						c.T.Errorf("refused with %v, want ErrPendingFull", err)
+					}
+				default:
+					accepted = append(accepted, p)
+				}
+			}
+			return accepted
+		}
+		l := c.Leader()
+		appendSome(c, 0, 10)
+		for _, f := range c.Followers() {
+			c.Disk(f.ID).Hang()
+		}
+		accepted := taken(l)
+		if len(accepted) != 10 {
+			c.T.Errorf("%d batches were accepted, want 10", len(accepted))
+		}
+		time.Sleep(5 * time.Second)
+		for i, p := range accepted {
+			if _, err := p.Wait(c.T.Context()); !errors.Is(err, dledger.ErrTimeout) {
+				c.T.Errorf("append %d: %v, want ErrTimeout", i, err)
+			}
+		}
+		if n := len(taken(l)); n != 0 {
+			c.T.Errorf("%d batches were accepted though 10 are uncommitted", n)
+		}
+		for _, f := range c.Followers() {
+			c.Disk(f.ID).Resume()
+		}
+		c.Wait("what waits to be committed", func() bool { return l.Commit() >= 29 })
+		last := appendSome(c, 10, 40)
+		if l.Commit() < last.Index || c.Leader() != l {
+			c.T.Errorf("leader %s, commit %d; want %s and %d", c.Leader().ID, l.Commit(), l.ID, last.Index)
+		}
+		for _, f := range c.Followers() {
+			c.Disk(f.ID).Hang()
+		}
+		if n := len(taken(l)); n != 10 {
+			c.T.Errorf("later %d batches were accepted, want 10", n)
+		}
+		for _, f := range c.Followers() {
+			c.Disk(f.ID).Resume()
+		}
+		c.Agree()
+	})
+}
+
 // TestAckTimeoutLeavesTheAppendUndecided: the error says so, and here the entry is committed in the end.
 func TestAckTimeoutLeavesTheAppendUndecided(t *testing.T) {
 	t.Parallel()

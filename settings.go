@@ -185,6 +185,7 @@ var settings = slices.Concat([]Setting{
 	never(number("scrubBytesPerSecond", "rate at which the whole log is searched for damage now and then; 0 = never", 0, bytesMax, func(c *Config) *int64 { return &c.ScrubRate })),
 	whole("scrubIntervalHours", "how often that is done", 1, hoursMax, time.Hour, func(c *Config) *time.Duration { return &c.ScrubInterval }),
 	number("maxPendingBytes", "bytes of appends that may wait for the loop", 1, bytesMax, func(c *Config) *int64 { return &c.PendingBytes }),
+	number("maxUncommittedBytes", "bytes of uncommitted entries a leader accepts", 1, bytesMax, func(c *Config) *int64 { return &c.UncommittedBytes }),
 ), idle(
 	"flushFileInterval", "checkPointInterval", "enablePushToFollower",
 	"enableBatchPush", "maxBatchPushSize", "enableBatchAppend", "maxBatchAppendSize", "maxBatchAppendIntervalMs",

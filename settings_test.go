@@ -75,6 +75,7 @@ func TestEverySettingOfTheOriginalIsAccepted(t *testing.T) {
 		{"logBindAddress", "127.0.0.1", "127.0.0.1", func(c *Config) any { return c.Bind }},
 		{"durability", "async", Async, func(c *Config) any { return c.Durability }},
 		{"maxPendingBytes", "4096", int64(4096), func(c *Config) any { return c.PendingBytes }},
+		{"maxUncommittedBytes", "8192", int64(8192), func(c *Config) any { return c.UncommittedBytes }},
 	} {
 		var c Config
 		ignored, err := c.Set(k.key, k.value)
@@ -115,7 +116,7 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{"fileReservedHours", "99999999999999999999"}, {"fileReservedHours", "-5"}, {"maxPendingRequestsNum", "0"}, {"deleteWhen", "25"}, {"deleteWhen", "soon"},
 		{"mappedFileSizeForEntryIndex", "33"}, {"maxVoteIntervalMs", "10"}, {"maxTakeLeadershipVoteIntervalMs", "10"}, {"diskSpaceRatioToForceClean", "0.3"}, {"diskSpaceRatioToForceClean", "NaN"}, {"selfId", "n-0"},
 		{"diskSpaceRatioToCheckExpired", "1.5"}, {"preferredLeaderIds", "n0;n9"}, {"peers", "n0"}, {"peers", "n0-a:1;n0-b:2"}, {"mappedFileSizeForEntryData", "100"},
-		{"maxWaitAckTimeMs", "0"}, {"maxPushTimeOutMs", "0"}, {"maxPendingBytes", "-1"}, {"leadershipTransferWaitTimeout", "0"}, {"maxLeadershipTransferWaitIndex", "-1"},
+		{"maxWaitAckTimeMs", "0"}, {"maxPushTimeOutMs", "0"}, {"maxPendingBytes", "-1"}, {"maxUncommittedBytes", "0"}, {"leadershipTransferWaitTimeout", "0"}, {"maxLeadershipTransferWaitIndex", "-1"},
 		{"group", ""}, {"maxHeartBeatLeak", "1000000000000"}, {"mappedFileSizeForEntryData", "9223372036854775807"}, {"mappedFileSizeForEntryData", "4294967296"},
 		{"mappedFileSizeForEntryIndex", "9223372036854775776"}, {"fileReservedHours", "0"}, {"heartBeatTimeIntervalMs", "0"}, {"scrubIntervalHours", "-1"}, {"scrubIntervalHours", "0"},
 		{"peerPushQuota", "0"}, {"diskSpaceRatioToCheckExpired", "0"}, {"diskSpaceRatioToForceClean", "0"}, {"scrubBytesPerSecond", "-1"},

@@ -36,7 +36,7 @@ func loneOn(log Log, behind bool) *Replica {
 			MinTakeInterval: time.Second, MaxTakeInterval: 2 * time.Second, VoteWait: time.Second, PushTimeout: time.Second,
 			MaxPending: 10, MaxEntries: 10, MaxInflight: 1, Rand: func(int64) int64 { return 0 }},
 		Initial: raft.Initial{First: 0, Last: -1, PrevTerm: -1, Commit: -1, Abstain: -1, Behind: behind},
-		Log:     log, AckWait: time.Second, PendingBytes: 1000, Logger: slog.New(slog.DiscardHandler),
+		Log:     log, AckWait: time.Second, PendingBytes: 1000, UncommittedBytes: 1000, Logger: slog.New(slog.DiscardHandler),
 	}, 1)
 }
 

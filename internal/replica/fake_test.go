@@ -177,7 +177,7 @@ func start(t *testing.T, n int, change ...func(*Config)) *world {
 			CommitIdle: 20 * time.Millisecond, TransferWait: time.Second, TransferLag: 1000, MaxInflight: 1000, MaxEntries: 2048, MaxPending: 10_000,
 			Rand: func(n int64) int64 { return n / 2 }},
 		Initial: raft.Initial{Last: -1, PrevTerm: -1, Commit: -1, Abstain: -1},
-		Log:     w.log, Net: w, AckWait: ackWait, PendingBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler),
+		Log:     w.log, Net: w, AckWait: ackWait, PendingBytes: 1 << 20, UncommittedBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
 		f(&cfg)

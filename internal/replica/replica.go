@@ -74,9 +74,10 @@ type Config struct {
 	Async   bool          // durability `async`: an entry counts as soon as it is written (decision D4)
 	AckWait time.Duration // how long a proposal waits for its acknowledgement (maxWaitAckTimeMs)
 	// PendingBytes bounds the bodies of proposals that wait for the next turn. The entries of those that wait for a majority are the
-	// log's, and bounded by Core.MaxPending.
-	PendingBytes int64
-	Logger       *slog.Logger
+	// log's, and bounded by Core.MaxPending in number, by UncommittedBytes in size.
+	PendingBytes     int64
+	UncommittedBytes int64
+	Logger           *slog.Logger
 }
 
 // Replica is the loop and what surrounds it (DLedgerServer's threads in the Java original).
@@ -104,6 +105,7 @@ type Replica struct {
 	accepted []*Proposal // given an index, not yet stored; parallel to EffectPropose
 	current  *Proposal   // the one being stored
 	stampFn  Stamp
+	backlog  backlog
 	refs     map[uint64]func(*raft.Message)
 	ref      uint64
 	confirms map[uint64]func(raft.Index, raft.Status)
@@ -376,6 +378,10 @@ func (r *Replica) propose(now raft.Instant, p *Proposal) {
 		p.finish(raft.StatusNotLeader)
 		return
 	}
+	if r.core.Role() == raft.Leader && r.backlog.of(r.core.Term()) >= r.cfg.UncommittedBytes {
+		p.finish(raft.StatusPendingFull)
+		return
+	}
 	first, s := r.core.Propose(len(p.bodies))
 	if s != raft.StatusOK {
 		p.Leader = r.core.Leader()
@@ -383,6 +389,7 @@ func (r *Replica) propose(now raft.Instant, p *Proposal) {
 		return
 	}
 	p.First, p.Term = first, r.core.Term()
+	r.backlog.add(p)
 	p.due = now + raft.Instant(r.cfg.AckWait)
 	r.accepted = append(r.accepted, p)
 	r.counters.Proposed.Add(int64(len(p.bodies)))
@@ -488,6 +495,7 @@ func (r *Replica) write(now raft.Instant, effects []raft.Effect) bool {
 	}
 	if lost >= 0 {
 		r.core.Unwritten(lost)
+		r.backlog.cut(lost)
 	}
 	r.flushed = mark{r.core.Last(), r.core.LastTerm()}
 	if r.cfg.Async {
@@ -551,6 +559,7 @@ func statusOf(err error) raft.Status {
 // finishCommitted answers the proposals that commit covers. Those of a leadership that is over become orphans: the new leader, most
 // often in a moment, commits their entries or others in their place.
 func (r *Replica) finishCommitted(now raft.Instant, commit raft.Index) {
+	r.backlog.commit(commit)
 	k := 0
 	for k < len(r.waiting) && r.waiting[k].Last() <= commit && r.core.Matches(r.waiting[k].Last(), r.waiting[k].Term) {
 		r.waiting[k].finish(raft.StatusOK)
@@ -561,6 +570,54 @@ func (r *Replica) finishCommitted(now raft.Instant, commit raft.Index) {
 	if len(r.orphans) > 0 {
 		r.orphans = slices.DeleteFunc(r.orphans, func(p *Proposal) bool { return r.finishOrphan(p, commit) })
 	}
+}
+
+// backlog is what this leader has put into the log and a majority does not have yet, proposal by proposal, whether or not anybody still waits for it. What it inherited from
+// earlier terms is not counted, as it is not in raft.Config.MaxPending, which bounds the length of the list.
+type backlog struct {
+	term  raft.Term
+	bytes int64
+	list  []lot // in log order
+}
+
+type lot struct {
+	last raft.Index
+	size int64
+}
+
+// of gives the bytes of a term, which is that of the present leadership.
+func (b *backlog) of(term raft.Term) int64 {
+	if b.term != term {
+		*b = backlog{term: term, list: b.list[:0]}
+	}
+	return b.bytes
+}
+
+// add takes in a proposal of the term last asked for.
+func (b *backlog) add(p *Proposal) {
+	b.list = append(b.list, lot{p.Last(), p.size})
+	b.bytes += p.size
+}
+
+// commit drops what a majority has.
+func (b *backlog) commit(i raft.Index) {
+	k := 0
+	for ; k < len(b.list) && b.list[k].last <= i; k++ {
+		b.bytes -= b.list[k].size
+	}
+	if k == len(b.list) {
+		k, b.list = 0, b.list[:0]
+	}
+	b.list = b.list[k:]
+}
+
+// cut drops what was not stored, from entry i on.
+func (b *backlog) cut(i raft.Index) {
+	k := len(b.list)
+	for ; k > 0 && b.list[k-1].last >= i; k-- {
+		b.bytes -= b.list[k-1].size
+	}
+	b.list = b.list[:k]
 }
 
 // orphan sets the proposals apart whose leadership is over. A deposed leader hears of its successor, and of what that has committed, within

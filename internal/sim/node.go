@@ -163,7 +163,7 @@ func (n *node) start() {
 		Core: core,
 		Initial: raft.Initial{Term: st.Term, Vote: st.Vote, First: st.First, Last: st.Last, PrevTerm: st.PrevTerm, Runs: st.Runs, Commit: st.Commit, Abstain: st.TailLost,
 			Behind: st.Behind, New: st.New},
-		Log: &nodeLog{Store: store, n: n}, Net: (*nodeNet)(n), Async: w.setup.async, AckWait: w.setup.ackWait, PendingBytes: 64 << 10,
+		Log: &nodeLog{Store: store, n: n}, Net: (*nodeNet)(n), Async: w.setup.async, AckWait: w.setup.ackWait, PendingBytes: 64 << 10, UncommittedBytes: 64 << 10,
 		Logger: quiet,
 	}, n.local())
 	n.up, n.failing = true, false
