@@ -67,14 +67,21 @@ func drive(ctx context.Context, inFlight int, warm, d time.Duration, op func(ctx
 	wait.Wait()
 	all := slices.Concat(took...)
 	slices.Sort(all)
-	r := run{Ops: int64(len(all)), Failed: failed.Load(), Seconds: d.Seconds(), PerSec: float64(len(all)) / d.Seconds()}
+	r := run{Failed: failed.Load(), Seconds: d.Seconds()}
 	if s := firstErr.Load(); s != nil {
 		r.FirstErr = *s
 	}
-	if n := len(all); n > 0 {
-		r.P50, r.P99, r.Max = all[n/2], all[n*99/100], all[n-1]
-	}
+	r.summarize(all)
 	return r
+}
+
+// summarize takes in how long calls took, shortest first.
+func (r *run) summarize(took []time.Duration) {
+	n := len(took)
+	r.Ops, r.PerSec = int64(n), float64(n)/r.Seconds
+	if n > 0 {
+		r.P50, r.P99, r.Max = took[n/2], took[n*99/100], took[n-1]
+	}
 }
 
 // afterFailure waits a little: refusals come quickly, and a group without a leader has better things to do than refuse.

@@ -4,7 +4,8 @@
 //	go run . -only 'ours|hashi' -measure append
 //	go run . -full -json result.json
 //
-// It prints a table per measure with the ratio to ours. Systems whose acknowledgement means "on two disks" and those whose
+// While it measures it says on standard error what it is at, how far it is, and each figure. It prints a table per measure with the ratio to ours, also when it is
+// interrupted. Systems whose acknowledgement means "on two disks" and those whose
 // acknowledgement means "in two page caches" are compared among themselves only. Rounds go through all systems in turn and the
 // median of the rounds is kept, because the disk of a rented machine drifts; a probe of it is printed beside each round.
 package main
@@ -35,12 +36,14 @@ type plan struct {
 	Idle      time.Duration `json:"idleNs"`
 	Heat      time.Duration `json:"heatNs"`  // load before a system that compiles while it runs is measured
 	Limit     time.Duration `json:"limitNs"` // for filling a log, a failover, a catch-up, a restart: what takes longer becomes a note
+
+	says *progress
 }
 
 var plans = map[string]plan{
-	"quick":  {1, 300 * time.Millisecond, 700 * time.Millisecond, []int{1, 64, 256}, []int{128, 1024}, 1, 16 << 20, 16 << 20, 2 * time.Second, 4 * time.Second, 30 * time.Second},
-	"normal": {3, 500 * time.Millisecond, 2 * time.Second, []int{1, 16, 64, 256}, []int{128, 1024, 4096}, 5, 100 << 20, 256 << 20, 5 * time.Second, 15 * time.Second, 2 * time.Minute},
-	"full":   {3, time.Second, 5 * time.Second, []int{1, 16, 64, 256}, []int{128, 1024, 4096}, 20, 500 << 20, 1 << 30, 10 * time.Second, 30 * time.Second, 10 * time.Minute},
+	"quick":  {1, 300 * time.Millisecond, 700 * time.Millisecond, []int{1, 64, 256}, []int{128, 1024}, 1, 16 << 20, 16 << 20, 2 * time.Second, 4 * time.Second, 30 * time.Second, nil},
+	"normal": {3, 500 * time.Millisecond, 2 * time.Second, []int{1, 16, 64, 256}, []int{128, 1024, 4096}, 5, 100 << 20, 256 << 20, 5 * time.Second, 15 * time.Second, 2 * time.Minute, nil},
+	"full":   {3, time.Second, 5 * time.Second, []int{1, 16, 64, 256}, []int{128, 1024, 4096}, 20, 500 << 20, 1 << 30, 10 * time.Second, 30 * time.Second, 10 * time.Minute, nil},
 }
 
 // report is what -json writes.
@@ -87,6 +90,11 @@ func compare(ctx context.Context, p plan, only string, which []string, out, dir,
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
+	for _, name := range which {
+		if measures[name] == nil {
+			return fmt.Errorf("-measure: no measure %q, there are %s", name, strings.Join(measureNames(), ", "))
+		}
+	}
 	work, err := os.MkdirTemp(dir, "bench-")
 	if err != nil {
 		return err
@@ -103,31 +111,41 @@ func compare(ctx context.Context, p plan, only string, which []string, out, dir,
 			r.Systems = append(r.Systems, s)
 		}
 	}
+	if len(r.Systems) == 0 {
+		return fmt.Errorf("-only: no system matches %q", only)
+	}
 	printFacts(r)
-	began := time.Now()
-	for _, name := range which {
-		m, ok := measures[name]
-		if !ok {
-			return fmt.Errorf("-measure: no measure %q, there are %s", name, strings.Join(measureNames(), ", "))
-		}
-		tables := m(ctx, p, r.Systems, work)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	p.says = newProgress(os.Stderr)
+	for i, name := range which {
+		p.says.begin(name, i+1, len(which))
+		tables := measures[name](ctx, p, r.Systems, work)
 		for _, t := range tables {
-			t.print(os.Stdout, r.Systems)
+			if len(t.Rows) > 0 || ctx.Err() == nil {
+				t.print(os.Stdout, r.Systems)
+			}
 		}
 		r.Measures = append(r.Measures, tables...)
+		if err := r.write(out); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("interrupted in the measure %s: the tables hold what there was", name)
+		}
 	}
-	fmt.Printf("\ntook %v\n", time.Since(began).Round(time.Second))
-	if out == "" {
+	fmt.Printf("\ntook %v\n", time.Since(p.says.began).Round(time.Second))
+	return nil
+}
+
+// write puts what there is so far into the file that -json names, if it names one.
+func (r *report) write(name string) error {
+	if name == "" {
 		return nil
 	}
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(out, append(b, '\n'), 0o644)
+	return os.WriteFile(name, append(b, '\n'), 0o644)
 }
 
 // nodeFlags are the hidden flags that make this program one node of a peer.

@@ -113,6 +113,7 @@ func figure(v float64) string {
 	return fmt.Sprintf("%.3f", v)
 }
 
+// measures by name. Each gives its tables, with what it has so far if ctx is cancelled.
 var measures = map[string]func(context.Context, plan, []system, string) []*measured{
 	"append":   measureAppend,
 	"batch":    measureBatch,
@@ -206,22 +207,33 @@ func measureAppend(ctx context.Context, p plan, systems []system, work string) [
 	rate := newMeasured("append, throughput", "more", "appends/s")
 	half := newMeasured("append, median latency", "less", "ms")
 	most := newMeasured("append, 99% latency", "less", "ms")
+	points := len(p.Sizes) * len(p.InFlight)
+	p.says.steps(p.Rounds * len(systems) * points)
 	for round := range p.Rounds {
 		for _, s := range systems {
+			if ctx.Err() != nil {
+				break
+			}
 			d := probeDisk(work)
 			c, done, _, ok := up(ctx, rate, s, work)
 			if !ok {
+				p.says.skip(points)
 				continue
 			}
 			heat(ctx, p, s, c)
 			for _, size := range p.Sizes {
 				b := body(size)
 				for _, k := range p.InFlight {
+					p.says.step("%s, round %d of %d, %d B, %d in flight", s.Name, round+1, p.Rounds, size, k)
 					r := drive(ctx, k, p.Warm, p.Run, appender(c, b))
 					row := fmt.Sprintf("%d B, %d in flight", size, k)
-					if r.Failed > 0 {
+					if r.Failed > 0 && ctx.Err() == nil {
 						rate.note("%s, %s: %d failed: %s", s.Name, row, r.Failed, r.FirstErr)
 					}
+					if ctx.Err() != nil {
+						break // only a part of the period was measured
+					}
+					p.says.got("%.0f/s, median %.2f ms, 99%% %.2f ms", r.PerSec, r.P50.Seconds()*1000, r.P99.Seconds()*1000)
 					rate.add(row, s.Name, r.PerSec)
 					if r.Ops > 0 {
 						half.add(row, s.Name, r.P50.Seconds()*1000)
@@ -240,16 +252,20 @@ func measureAppend(ctx context.Context, p plan, systems []system, work string) [
 func measureBatch(ctx context.Context, p plan, systems []system, work string) []*measured {
 	const entries, size = 64, 1024
 	m := newMeasured("batch append in process", "more", fmt.Sprintf("entries/s of %d B, %d a batch", size, entries))
-	for range p.Rounds {
+	inFlight := []int{1, 16, 64}
+	p.says.steps(p.Rounds * len(inFlight) * count(systems, func(s system) bool { return s.batches != nil }))
+	for round := range p.Rounds {
 		for _, s := range systems {
-			if s.batches == nil {
+			if s.batches == nil || ctx.Err() != nil {
 				continue
 			}
-			for _, k := range []int{1, 16, 64} {
+			for _, k := range inFlight {
+				p.says.step("%s, round %d of %d, %d batches in flight", s.Name, round+1, p.Rounds, k)
 				dir, err := os.MkdirTemp(work, "batch-")
 				if err == nil {
 					var v float64
-					if v, err = s.batches(ctx, p, dir, entries, size, k); v > 0 {
+					if v, err = s.batches(ctx, p, dir, entries, size, k); v > 0 && ctx.Err() == nil {
+						p.says.got("%.0f/s", v)
 						m.add(fmt.Sprintf("%d batches in flight", k), s.Name, v)
 					}
 					err = errors.Join(err, os.RemoveAll(dir))
@@ -275,17 +291,20 @@ func cpuOf(c cluster) (sum time.Duration) {
 func measureGet(ctx context.Context, p plan, systems []system, work string) []*measured {
 	const entries, inFlight = 10_000, 256
 	m := newMeasured("get", "more", "gets/s of 1 KiB, 256 in flight")
+	reads := func(s system) bool { return !strings.HasPrefix(s.Name, "limit") }
+	p.says.steps(count(systems, reads))
 	for _, s := range systems {
-		if strings.HasPrefix(s.Name, "limit") {
+		if !reads(s) || ctx.Err() != nil {
 			continue
 		}
+		p.says.step("%s", s.Name)
 		c, done, _, ok := up(ctx, m, s, work)
 		if !ok {
 			continue
 		}
 		b := body(1024)
 		indexes := make([]uint64, entries)
-		err := fill(ctx, p.Limit, entries, 256, func(ctx context.Context, i int) (err error) {
+		err := fill(ctx, p, entries, 256, func(ctx context.Context, i int) (err error) {
 			indexes[i], err = c.Append(ctx, b)
 			return err
 		})
@@ -301,16 +320,20 @@ func measureGet(ctx context.Context, p plan, systems []system, work string) []*m
 		if r.Failed > 0 {
 			m.note("%s: %d failed: %s", s.Name, r.Failed, r.FirstErr)
 		}
-		m.add("random index", s.Name, r.PerSec)
+		if ctx.Err() == nil {
+			p.says.got("%.0f/s", r.PerSec)
+			m.add("random index", s.Name, r.PerSec)
+		}
 		done()
 	}
 	return []*measured{m}
 }
 
-// fill makes n calls of op, inFlight at a time, each tried until it works or limit has passed.
-func fill(ctx context.Context, limit time.Duration, n, inFlight int, op func(ctx context.Context, i int) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// fill makes n calls of op, inFlight at a time, each tried until it works or the plan's limit has passed.
+func fill(ctx context.Context, p plan, n, inFlight int, op func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithTimeout(ctx, p.Limit)
 	defer cancel()
+	told := time.Now()
 	work := make(chan int)
 	errs := make(chan error, inFlight)
 	for range inFlight {
@@ -335,6 +358,10 @@ func fill(ctx context.Context, limit time.Duration, n, inFlight int, op func(ctx
 		}()
 	}
 	for i := range n {
+		if time.Since(told) > fillTold {
+			told = time.Now()
+			p.says.got("%d of %d entries written", i, n)
+		}
 		work <- i
 	}
 	close(work)
@@ -347,14 +374,31 @@ func fill(ctx context.Context, limit time.Duration, n, inFlight int, op func(ctx
 	return failed
 }
 
+// fillTold is how often fill says how far it is.
+const fillTold = 5 * time.Second
+
+// count gives how many systems a measure takes.
+func count(systems []system, take func(system) bool) (n int) {
+	for _, s := range systems {
+		if take(s) {
+			n++
+		}
+	}
+	return n
+}
+
 func measureStart(ctx context.Context, p plan, systems []system, work string) []*measured {
 	m := newMeasured("start of three fresh nodes to the first acknowledged append", "less", "s")
-	for range max(p.Rounds, 2) {
+	rounds := max(p.Rounds, 2)
+	p.says.steps(rounds * count(systems, func(s system) bool { return !s.WayIn }))
+	for round := range rounds {
 		for _, s := range systems {
-			if s.WayIn {
+			if s.WayIn || ctx.Err() != nil {
 				continue
 			}
+			p.says.step("%s, round %d of %d", s.Name, round+1, rounds)
 			if _, done, took, ok := up(ctx, m, s, work); ok {
+				p.says.got("%.2f s", took.Seconds())
 				m.add("start", s.Name, took.Seconds())
 				done()
 			}
@@ -365,21 +409,26 @@ func measureStart(ctx context.Context, p plan, systems []system, work string) []
 
 func measureFailover(ctx context.Context, p plan, systems []system, work string) []*measured {
 	m := newMeasured("kill -9 of the leader to the next acknowledged append", "less", "s, each system's default timers")
+	p.says.steps(p.Failovers * count(systems, system.whole))
 	for _, s := range systems {
-		if !s.whole() {
+		if !s.whole() || ctx.Err() != nil {
 			continue
 		}
 		c, done, _, ok := up(ctx, m, s, work)
 		if !ok {
+			p.says.skip(p.Failovers)
 			continue
 		}
 		var all []float64
-		for range p.Failovers {
+		for i := range p.Failovers {
+			p.says.step("%s, kill %d of %d", s.Name, i+1, p.Failovers)
 			took, err := failover(ctx, p.Limit, c)
 			if err != nil {
 				m.note("%s: %v", s.Name, err)
+				p.says.skip(p.Failovers - i - 1)
 				break
 			}
+			p.says.got("%.2f s", took.Seconds())
 			all = append(all, took.Seconds())
 		}
 		if len(all) > 0 {
@@ -438,62 +487,20 @@ func follower(ctx context.Context, c cluster) (int, error) {
 	return (leader + 1) % 3, err
 }
 
-func measureCatchUp(ctx context.Context, p plan, systems []system, work string) []*measured {
-	m := newMeasured(fmt.Sprintf("catch-up of a follower that missed %d MiB", p.Behind>>20), "more", "MiB/s, from its start")
-	for _, s := range systems {
-		if !s.whole() {
-			continue
-		}
-		c, done, _, ok := up(ctx, m, s, work)
-		if !ok {
-			continue
-		}
-		took, err := catchUp(ctx, p.Limit, c, p.Behind)
-		if err != nil {
-			m.note("%s: %v", s.Name, err)
-		} else {
-			m.add("4 KiB entries", s.Name, float64(p.Behind>>20)/took.Seconds())
-		}
-		done()
-	}
-	return []*measured{m}
-}
-
-func catchUp(ctx context.Context, limit time.Duration, c cluster, behind int64) (time.Duration, error) {
-	node, err := follower(ctx, c)
-	if err != nil {
-		return 0, err
-	}
-	c.Kill(node)
-	b := body(4096)
-	if err := fill(ctx, limit, int(behind/4096), 256, func(ctx context.Context, _ int) error {
-		_, err := c.Append(ctx, b)
-		return err
-	}); err != nil {
-		return 0, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	began := time.Now()
-	if err := c.Start(node); err != nil {
-		return 0, err
-	}
-	err = whole(ctx, c, node)
-	return time.Since(began), err
-}
-
 func measureRestart(ctx context.Context, p plan, systems []system, work string) []*measured {
 	m := newMeasured(fmt.Sprintf("kill -9 and restart of a follower with a log of %d MiB until it serves", p.LogSize>>20), "less", "s")
+	p.says.steps(count(systems, system.whole))
 	for _, s := range systems {
-		if !s.whole() {
+		if !s.whole() || ctx.Err() != nil {
 			continue
 		}
+		p.says.step("%s", s.Name)
 		c, done, _, ok := up(ctx, m, s, work)
 		if !ok {
 			continue
 		}
 		b := body(4096)
-		err := fill(ctx, p.Limit, int(p.LogSize/4096), 256, func(ctx context.Context, _ int) error {
+		err := fill(ctx, p, int(p.LogSize/4096), 256, func(ctx context.Context, _ int) error {
 			_, err := c.Append(ctx, b)
 			return err
 		})
@@ -503,6 +510,7 @@ func measureRestart(ctx context.Context, p plan, systems []system, work string) 
 			}
 			var took time.Duration
 			if took, err = restart(ctx, p.Limit, c); err == nil {
+				p.says.got("%.2f s", took.Seconds())
 				m.add("4 KiB entries", s.Name, took.Seconds())
 			}
 		}
@@ -535,10 +543,12 @@ func restart(ctx context.Context, limit time.Duration, c cluster) (time.Duration
 
 func measureUsage(ctx context.Context, p plan, systems []system, work string) []*measured {
 	m := newMeasured("memory and processor of all three nodes", "less", "see rows")
+	p.says.steps(count(systems, func(s system) bool { return !s.Embedded }))
 	for _, s := range systems {
-		if s.Embedded {
+		if s.Embedded || ctx.Err() != nil {
 			continue
 		}
+		p.says.step("%s", s.Name)
 		c, done, _, ok := up(ctx, m, s, work)
 		if !ok {
 			continue
@@ -559,6 +569,8 @@ func measureUsage(ctx context.Context, p plan, systems []system, work string) []
 			m.add("same, the client's, µs", s.Name, float64((ownCPU()-own).Microseconds())/float64(r.Ops))
 		}
 		m.add("loaded RSS, MiB", s.Name, rssOf(c))
+		p.says.got("idle %s MiB and %s %% of a core, loaded %s MiB", figure(m.Cells["idle RSS, MiB"][s.Name]), figure(m.Cells["idle, % of one core"][s.Name]),
+			figure(m.Cells["loaded RSS, MiB"][s.Name]))
 		done()
 	}
 	return []*measured{m}
