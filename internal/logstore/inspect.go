@@ -118,12 +118,12 @@ func (in *Inspector) open(fs vfs.FS, dataDirs []string) (err error) {
 		in.problems = append(in.problems, err)
 	}
 	in.info.Term, in.info.Vote = b.term, b.vote
-	if in.known && !b.foreign && dataOK {
+	if in.known {
 		var offs []int64
 		for _, f := range in.data.files {
 			offs = append(offs, f.off)
 		}
-		if err := in.side.begins(offs); err != nil && (in.side.compat == raft.CompatGo || !in.side.javaSince(fs, in.dir)) {
+		if excused, err := in.side.begins(fs, in.dir, offs, b, in.side.compat); err != nil && !excused {
 			in.problems = append(in.problems, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,6 +93,45 @@ func TestJavaNodeMayDeleteTheOldestFiles(t *testing.T) {
 			t.Errorf("%s: state %+v", c.name, st)
 		}
 		must(t, s.Close())
+	}
+}
+
+// What a start says of a missing first file, an inspection says as well, and neither says it where a Java node may have deleted it.
+func TestInspectionMissesTheFirstFileAsAStartDoes(t *testing.T) {
+	const dir = "base/dledger-n0/"
+	replace := func(name, text string) func(*vfs.Mem) error {
+		return func(m *vfs.Mem) error { return vfs.Replace(m, dir+name, []byte(text)) }
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*vfs.Mem) error
+		java   bool // a Java node has worked here, if there may be one
+	}{
+		{"nothing", func(*vfs.Mem) error { return nil }, false},
+		{"a vote without checksum", replace("currterm", "voteLeader=n1\ncurrTerm=3\n"), true},
+		{"a later checkpoint", replace("checkpoint", "committedIndex=30\nendIndex=31\n"), true},
+		{"an earlier checkpoint", replace("checkpoint", "committedIndex=20\nendIndex=21\n"), true},
+		{"a checkpoint that says nothing", replace("checkpoint", "nonsense"), false},
+		{"no checkpoint", func(m *vfs.Mem) error { return m.Remove(dir + "checkpoint") }, false},
+	} {
+		for _, compat := range []raft.Compat{raft.CompatGo, raft.Compat04, raft.Compat03} {
+			what := fmt.Sprintf("%s, compat %s", c.name, compat)
+			m := stopped(t)
+			cfg := small(m)
+			cfg.Compat = compat
+			must(t, mustOpen(t, cfg).Close())
+			must(t, m.Remove(dir+"data/"+fileName(0)))
+			must(t, c.change(m))
+			want := compat == raft.CompatGo || !c.java
+			in, err := Inspect(m, dir)
+			must(t, err)
+			inspected := slices.ContainsFunc(in.problems, func(err error) bool { return strings.Contains(err.Error(), fileName(0)+" is missing") })
+			must(t, in.Close())
+			_, err = Open(cfg)
+			if missed := err != nil && strings.Contains(err.Error(), fileName(0)+" is missing"); missed != want || inspected != want {
+				t.Errorf("%s: the start misses the file: %t (%v), the inspection: %t; want %t", what, missed, err, inspected, want)
+			}
+		}
 	}
 }
 

@@ -208,34 +208,37 @@ func missing(off int64) error {
 		"where it is gone, replace the node as one that lost its data", fileName(off))
 }
 
-// begins tells whether the file is there in which the log begins, as far as the sidecar knows: what removes entries notes that before the first file goes. A log
-// without any file is another matter: it has lost its tail, which judge notes.
+// begins tells whether the file is there in which the log begins; see meta.begins.
 func (r *recovery) begins() error {
-	if !r.known || r.ballot.foreign {
+	if !r.known {
 		return nil
 	}
 	var offs []int64
 	for _, f := range r.data.list {
 		offs = append(offs, f.off)
 	}
-	err := r.m.begins(offs)
-	if err != nil && !r.ours() && r.m.javaSince(r.fs, r.cfg.Dir) {
+	excused, err := r.m.begins(r.fs, r.cfg.Dir, offs, r.ballot, r.cfg.Compat)
+	if excused {
 		r.log.Warn("the log begins later than noted; a Java node has worked here since, and may have deleted old files", "reason", err)
 		return nil
 	}
 	return err
 }
 
-// begins tells whether the first file that holds entries is among those at offs, or that there is none.
-func (m *meta) begins(offs []int64) error {
+// begins tells whether the first file that holds entries is among those at offs, or that there is none: a log without any file is another matter, it has lost its tail. What
+// removes entries notes that in the sidecar before the first file goes. Only a Java node does not: it is excused where one has worked since, as b or its checkpoint tells, in a
+// group that may have one, now that the directory is used in compat, or when the sidecar was written.
+func (m *meta) begins(fs vfs.FS, dir string, offs []int64, b ballot, compat raft.Compat) (excused bool, err error) {
 	if !m.holdsEntries() {
-		return nil
+		return false, nil
 	}
 	i := slices.IndexFunc(offs, func(off int64) bool { return off+m.dataSize > m.firstPos })
 	if i < 0 || offs[i] <= m.firstPos {
-		return nil
+		return false, nil
 	}
-	return fmt.Errorf("the log begins with entry %d, but %w", m.first, missing(m.firstPos-m.firstPos%m.dataSize))
+	mixed := m.compat != raft.CompatGo || compat != raft.CompatGo
+	excused = mixed && (b.foreign || m.javaSince(fs, dir))
+	return excused, fmt.Errorf("the log begins with entry %d, but %w", m.first, missing(m.firstPos-m.firstPos%m.dataSize))
 }
 
 // holdsEntries tells whether the log has any.
