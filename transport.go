@@ -64,7 +64,7 @@ type peer struct {
 	kind     peerKind
 	helloing bool
 	helloAt  time.Time
-	patience time.Duration  // how long it has to say who it is
+	patience patience       // how long it has to say who it is
 	queue    []raft.Message // appends that could not be sent at once
 	pumping  bool           // pump is working on a message that is no longer in queue
 	unacked  int            // bytes of entries sent and not answered
@@ -97,7 +97,7 @@ func newTransport(c *Config, peers []Peer, client, control *remoting.Client, sto
 		if p.ID == c.ID {
 			continue
 		}
-		q := &peer{t: t, id: raft.ID(p.ID), address: p.Address, patience: helloTimeout}
+		q := &peer{t: t, id: raft.ID(p.ID), address: p.Address, patience: patience(helloTimeout)}
 		q.cond.L = &q.mu
 		if c.PushQuota > 0 {
 			q.limit = rate.NewLimiter(rate.Limit(c.PushQuota), int(max(c.PushQuota, 2*frameBytes)))
@@ -198,12 +198,13 @@ func (p *peer) hello() {
 	}
 	p.helloing, p.helloAt = true, time.Now()
 	h := wire.EncodeJSON(&wire.Hello{Group: p.t.group, RemoteID: p.id, LocalID: p.t.self, Node: p.t.node})
-	life := p.life
-	err := p.t.client.Go(p.address, remoting.Request{Code: wire.CodeHello}, p.patience, func(f *remoting.Frame, err error) {
+	life, asked := p.life, p.helloAt
+	err := p.t.client.Go(p.address, remoting.Request{Code: wire.CodeHello}, time.Duration(p.patience), func(f *remoting.Frame, err error) {
 		if err != nil {
 			p.toldNothing(life, err)
 			return
 		}
+		p.said(asked)
 		var a wire.HelloResponse
 		switch err := wire.DecodeJSONAnswer(f.Code, f.Body, &a); {
 		case err == nil:
@@ -226,11 +227,13 @@ func (p *peer) hello() {
 // probe learns the generation of a Java peer.
 func (p *peer) probe(life int) {
 	body := wire.AppendSnapshotProbe(nil, p.t.group, p.id, p.t.self)
+	asked := time.Now()
 	err := p.t.client.Go(p.address, remoting.Request{Code: wire.CodeInstallSnapshot}, p.helloPatience(), func(f *remoting.Frame, err error) {
 		if err != nil {
 			p.toldNothing(life, err)
 			return
 		}
+		p.said(asked)
 		got, err := wire.SnapshotDialect(f.Code, f.Body)
 		switch {
 		case err != nil:
@@ -251,7 +254,24 @@ func (p *peer) probe(life int) {
 func (p *peer) helloPatience() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.patience
+	return time.Duration(p.patience)
+}
+
+// said notes that the peer has answered what it was asked at that moment.
+func (p *peer) said(asked time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.patience.answered(time.Since(asked))
+}
+
+// patience is how long a peer is waited for when it is asked who it is. It doubles when no answer comes, up to rpcTimeout, and follows what an answer took: a link or a
+// machine that was slow once makes no Java node wait for ever after.
+type patience time.Duration
+
+func (p *patience) missed() { *p = min(2**p, patience(rpcTimeout)) }
+
+func (p *patience) answered(took time.Duration) {
+	*p = patience(max(helloTimeout, min(2*took, rpcTimeout)))
 }
 
 // judge tells why a node of ours cannot be in the same group; "" if it can.
@@ -296,7 +316,7 @@ func (p *peer) told(life int, kind peerKind, why string) {
 func (p *peer) toldNothing(life int, err error) {
 	if errors.Is(err, remoting.ErrTimeout) {
 		p.mu.Lock()
-		p.patience = min(2*p.patience, rpcTimeout)
+		p.patience.missed()
 		p.mu.Unlock()
 	}
 	if p.t.compat != raft.CompatGo && errors.Is(err, remoting.ErrTimeout) && !errors.Is(err, remoting.ErrConnecting) {
