@@ -200,6 +200,7 @@ type Store struct {
 	tail   tail
 	arena  arena
 	closed bool
+	spare  bool // the spare file for a term is there
 
 	failure atomic.Pointer[error] // why the store failed; set once
 	needed  atomic.Int64          // bytes that the last creation of a file did not get; 0 = none

@@ -228,19 +228,24 @@ func (s *Store) saveInSpare(name string, text []byte) error {
 	if len(text) > spareSize {
 		return fmt.Errorf("%d bytes do not fit into %s", len(text), spareName)
 	}
+	s.spare = false // what becomes of it keepSpare finds out
 	return vfs.WriteSpare(s.fs, filepath.Join(s.cfg.Dir, spareName), name, text)
 }
 
-// keepSpare makes the spare file if it is not there. Where that cannot be done it is tried again with the next term.
+// keepSpare makes the spare file if it is not there, which it looks up at the start, and after it was used. Where that cannot be done it is tried again with the next term.
 func (s *Store) keepSpare() {
-	spare := filepath.Join(s.cfg.Dir, spareName)
-	if _, err := s.fs.Stat(spare); err == nil {
+	if s.spare {
 		return
 	}
-	f, err := s.fs.Create(spare, spareSize)
-	if err == nil {
-		err = f.Close()
+	spare := filepath.Join(s.cfg.Dir, spareName)
+	_, err := s.fs.Stat(spare)
+	if err != nil {
+		var f vfs.File
+		if f, err = s.fs.Create(spare, spareSize); err == nil {
+			err = f.Close()
+		}
 	}
+	s.spare = err == nil
 	if err != nil {
 		s.log.Warn("there is no spare file for a term that is saved while the disk is full", "error", err)
 	}

@@ -1,8 +1,12 @@
 package logstore
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 
 	"dledger/internal/entry"
@@ -96,4 +100,46 @@ func stoppedFrom(t *testing.T, m *vfs.Mem) *vfs.Mem {
 	m = m.Fork(vfs.KeepAll)
 	must(t, mustOpen(t, small(m)).Close())
 	return m
+}
+
+// The spare file is looked for at the start and after its use, not with each term; while the disk is full there is none, and it comes back with the first term after.
+func TestSpareFileIsNotLookedForWithEachTerm(t *testing.T) {
+	m := vfs.NewMem()
+	s := mustOpen(t, small(m))
+	looks, full := 0, false
+	spare := "base/dledger-n0/" + spareName
+	m.SetHook(func(c vfs.Call) error {
+		if c.Op == "stat" && c.Name == spare {
+			looks++
+		}
+		if full && (c.Op == "create" || c.Op == "write" && strings.HasSuffix(c.Name, ".tmp")) {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	there := func() bool {
+		names, err := m.ReadDir("base/dledger-n0")
+		must(t, err)
+		return slices.Contains(names, spareName)
+	}
+	for term := range raft.Term(10) {
+		must(t, s.SaveTerm(term+1, ""))
+	}
+	if looks != 0 || !there() {
+		t.Errorf("looked for the spare file %d times in ten terms, want 0; it is there: %t", looks, there())
+	}
+	full = true
+	must(t, s.SaveTerm(11, "n1"))
+	if looks != 1 || there() {
+		t.Errorf("looked %d times, want 1; the spare file that became currterm is there: %t", looks, there())
+	}
+	if err := s.SaveTerm(12, "n1"); !errors.Is(err, ErrDiskFull) {
+		t.Errorf("without a spare file: %v, want ErrDiskFull", err)
+	}
+	full = false
+	must(t, s.SaveTerm(12, "n1"))
+	if !there() {
+		t.Error("there is no spare file though there is room again")
+	}
+	must(t, s.Close())
 }
