@@ -2,13 +2,17 @@
 //
 // The originals come from Maven at the first run (package original). Without a JDK or Maven the tests that need them are skipped; where the
 // environment says CI=true that is a failure. INTEROP_LONG=1 adds the slowest tests and makes the rounds of others many. A failed test keeps its directories
-// and says where. DLEDGER names a program to test instead of one built from this tree. INTEROP=off leaves all of them out, for who runs them
-// by themselves.
+// and says where. DLEDGER names a program to test instead of one built from this tree.
+//
+// Without INTEROP in the environment, INTEROP_LONG=1 and -run only the tests of brief run: a `go test ./...` has to end within the ten minutes that go gives a package,
+// also on two busy cores. INTEROP=all (make interop) is everything, INTEROP=off nothing.
 package interop
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -43,6 +47,43 @@ func long(t *testing.T) {
 	}
 }
 
+// brief is what stands for all others in a plain `go test ./...`.
+var brief = []string{
+	"TestOriginalClientWorksWithOurGroup", "TestOurCommandLineWorksWithOriginalGroup", "TestDirectoriesPassBetweenOursAndOriginal", "TestMixedGroupsKeepAcknowledgedEntries",
+	"TestOurFollowerKeepsCommittedEntriesForNewOriginalLeader", "TestOurGroupSurvivesKillsOfTheLeader", "TestBriefTestsAreThere",
+}
+
+func TestBriefTestsAreThere(t *testing.T) {
+	names, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text []byte
+	for _, n := range names {
+		b, err := os.ReadFile(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, b...)
+	}
+	for _, name := range brief {
+		if !bytes.Contains(text, []byte("\nfunc "+name+"(t *testing.T) {")) {
+			t.Errorf("there is no test %s", name)
+		}
+	}
+}
+
+// choose keeps to the brief tests unless somebody has said which ones he wants.
+func choose() error {
+	flag.Parse()
+	run := flag.Lookup("test.run")
+	if os.Getenv("INTEROP") != "" || rounds(0, 1) == 1 || run.Value.String() != "" || flag.Lookup("test.list").Value.String() != "" {
+		return nil
+	}
+	fmt.Println("the brief form; all tests: make interop")
+	return run.Value.Set("^(" + strings.Join(brief, "|") + ")$")
+}
+
 var binary struct {
 	once sync.Once
 	dir  string
@@ -58,6 +99,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv("INTEROP") == "off" {
 		fmt.Println("left out: INTEROP=off")
 		return
+	}
+	if err := choose(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	code := m.Run()
 	if binary.dir != "" {
