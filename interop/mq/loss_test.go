@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -48,6 +49,7 @@ type traffic struct {
 	mu        sync.Mutex
 	acked     map[place]string // body by place, as the answers said
 	undecided map[string]error // bodies of sends that failed
+	single    map[string]bool  // bodies of sends that the client does not repeat: they are stored once at most
 	held      map[string]bool  // bodies of sends that took long: the client may have repeated them by itself
 	got       map[place]int
 	bodies    map[string]int
@@ -62,7 +64,7 @@ type traffic struct {
 }
 
 func newTraffic() *traffic {
-	return &traffic{commits: map[string]committed{}, acked: map[place]string{}, undecided: map[string]error{}, held: map[string]bool{}, got: map[place]int{}, bodies: map[string]int{},
+	return &traffic{commits: map[string]committed{}, acked: map[place]string{}, undecided: map[string]error{}, single: map[string]bool{}, held: map[string]bool{}, got: map[place]int{}, bodies: map[string]int{},
 		first: map[place]time.Time{}, reach: map[string]int64{}}
 }
 
@@ -94,6 +96,84 @@ func (f *traffic) produce(ctx context.Context, p rocketmq.Producer, topic, name 
 			f.ack(place{r.MessageQueue.BrokerName, r.MessageQueue.QueueId, r.QueueOffset}, body)
 		}
 		f.mu.Unlock()
+	}
+}
+
+// asyncMost is how many asynchronous sends of one producer are on their way at a time.
+const asyncMost = 16
+
+// produceAsync sends until ctx ends without waiting for answers, with the client's default settings. The client reports the first failure and repeats nothing.
+func (f *traffic) produceAsync(ctx context.Context, p rocketmq.Producer, topic, name string) {
+	room := make(chan struct{}, asyncMost)
+	for i := range ticks(ctx, 5*time.Millisecond) {
+		body := fmt.Sprintf("%s-%d", name, i)
+		f.paused.RLock() // until its outcome is noted
+		room <- struct{}{}
+		answered := func(_ context.Context, r *primitive.SendResult, err error) {
+			f.once(body, r, err)
+			<-room
+			f.paused.RUnlock()
+		}
+		if err := p.SendAsync(context.Background(), answered, primitive.NewMessage(topic, []byte(body))); err != nil {
+			answered(ctx, nil, err) // it was not sent
+		}
+	}
+	for range asyncMost {
+		room <- struct{}{} // the last answers
+	}
+}
+
+// produceInOrder sends until ctx ends, all to the queue of one key, and nothing twice: a client that sends to a queue of its choice, as Java's do with a selector, is told of a
+// failure at once.
+func (f *traffic) produceInOrder(ctx context.Context, p rocketmq.Producer, topic, name string) {
+	for i := range ticks(ctx, 5*time.Millisecond) {
+		m := primitive.NewMessage(topic, fmt.Appendf(nil, "%s-%d", name, i))
+		m.WithShardingKey(name)
+		f.paused.RLock()
+		r, err := p.SendSync(context.Background(), m)
+		f.once(string(m.Body), r, err)
+		f.paused.RUnlock()
+	}
+}
+
+// once notes the outcome of a send that the client does not repeat.
+func (f *traffic) once(body string, r *primitive.SendResult, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.single[body] = true
+	if err != nil {
+		f.undecided[body] = err
+		return
+	}
+	f.ack(place{r.MessageQueue.BrokerName, r.MessageQueue.QueueId, r.QueueOffset}, body)
+}
+
+// sender is one stock producer: how it is set, and how it sends.
+type sender struct {
+	name string
+	run  func(ctx context.Context, p rocketmq.Producer, topic, name string)
+	opts []producer.Option
+}
+
+// repeating sends again what failed, as is the default of a synchronous producer; async and inOrderOnce do not.
+func (f *traffic) repeating(name string) sender {
+	return sender{name, f.produce, []producer.Option{producer.WithRetry(2)}}
+}
+func (f *traffic) async(name string) sender { return sender{name, f.produceAsync, nil} }
+func (f *traffic) inOrderOnce(name string) sender {
+	return sender{name, f.produceInOrder, []producer.Option{producer.WithRetry(0), producer.WithQueueSelector(producer.NewHashQueueSelector())}}
+}
+
+// producers starts stock producers, which send until ctx ends.
+func (f *traffic) producers(t *testing.T, ctx context.Context, s *scene, sending *sync.WaitGroup, all ...sender) {
+	t.Helper()
+	for _, k := range all {
+		p, err := rocketmq.NewProducer(append([]producer.Option{producer.WithNameServer(s.names()), producer.WithGroupName(s.topic + "_producer"),
+			producer.WithInstanceName(s.topic + "_" + k.name)}, k.opts...)...)
+		must(t, err)
+		must(t, p.Start())
+		s.ends = append(s.ends, p.Shutdown)
+		sending.Go(func() { k.run(ctx, p, s.topic, k.name) })
 	}
 }
 
@@ -199,14 +279,7 @@ func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 	sending, stop := context.WithCancel(s.ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	for i := range 4 {
-		p, err := rocketmq.NewProducer(producer.WithNameServer(s.names()), producer.WithGroupName("loss_producer"),
-			producer.WithInstanceName(fmt.Sprintf("loss_p%d", i)), producer.WithRetry(2))
-		must(t, err)
-		must(t, p.Start())
-		s.ends = append(s.ends, p.Shutdown)
-		wg.Go(func() { f.produce(sending, p, s.topic, fmt.Sprintf("p%d", i)) })
-	}
+	f.producers(t, sending, s, &wg, f.repeating("p0"), f.repeating("p1"), f.repeating("p2"), f.async("async"), f.inOrderOnce("order"))
 	// more waits for sends. Those to a broker whose leader was another node may have to wait for the client's next look at the name server, 30 s.
 	more := func(what string) {
 		t.Helper()
@@ -234,6 +307,12 @@ func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 		failed := f.settled()
 		must(t, n.Term()) // it hands its groups over, and passes requests on until clients have found the new leaders
 		more("SIGTERM of " + n.ID)
+		if i == faults-1 { // once to the very end, when no client uses it any more
+			since := time.Now()
+			must(t, harness.Until(within(t, 2*time.Minute), "the end of "+n.ID, func() bool { return !n.Running() }))
+			t.Logf("%s ended %.1f s after clients were served elsewhere", n.ID, time.Since(since).Seconds())
+			more("the end of " + n.ID)
+		}
 		if now := f.failed(); now > failed {
 			t.Errorf("%d sends failed while %s gave leadership away", now-failed, n.ID)
 		}
@@ -371,14 +450,15 @@ func (f *traffic) judge(t *testing.T, stored map[place]string, most int) {
 	for body, n := range copies {
 		if n > 1 {
 			twice += n - 1
-			if _, undecided := f.undecided[body]; !undecided && !f.held[body] {
-				t.Errorf("%s is stored %d times, and its one send was answered at once", body, n)
+			if _, undecided := f.undecided[body]; !undecided && !f.held[body] || f.single[body] {
+				t.Errorf("%s is stored %d times, and was sent once", body, n)
 			}
 		}
 		if strings.TrimSpace(body) == "" {
 			t.Errorf("an empty message is stored")
 		}
 	}
+	f.inSequence(t, stored)
 	repeats := 0
 	for _, n := range f.got {
 		repeats += n - 1
@@ -398,6 +478,25 @@ func (f *traffic) judge(t *testing.T, stored map[place]string, most int) {
 	}
 	for reason, n := range reasons {
 		t.Logf("%d sends failed with: %s", n, reason)
+	}
+}
+
+// inSequence fails where messages of the producer in order follow later ones in their queue. Its queue is one, unless the client saw a route with fewer.
+func (f *traffic) inSequence(t *testing.T, stored map[place]string) {
+	t.Helper()
+	last := map[string]int{} // by queue
+	places := slices.SortedFunc(maps.Keys(stored), func(a, b place) int { return int(a.offset - b.offset) })
+	for _, at := range places {
+		digits, ok := strings.CutPrefix(stored[at], "order-")
+		if !ok {
+			continue
+		}
+		n, err := strconv.Atoi(digits)
+		queue := fmt.Sprintf("%s/%d", at.broker, at.queue)
+		if before, known := last[queue]; err != nil || known && n <= before {
+			t.Errorf("%s holds message %s of the producer in order, after number %d", at, stored[at], before)
+		}
+		last[queue] = n
 	}
 }
 

@@ -14,9 +14,7 @@ import (
 	"testing"
 	"time"
 
-	rocketmq "github.com/apache/rocketmq-client-go/v2"
 	"github.com/apache/rocketmq-client-go/v2/consumer"
-	"github.com/apache/rocketmq-client-go/v2/producer"
 
 	"dledger/interop/harness"
 	"dledger/interop/mq/cluster"
@@ -42,6 +40,7 @@ type worked struct {
 	s       *scene
 	f       *traffic
 	began   time.Time
+	load    context.Context // of the producers
 	sending sync.WaitGroup
 	stop    context.CancelFunc
 	faults  int
@@ -60,17 +59,9 @@ func work(t *testing.T, c *cluster.Cluster, topic string) *worked {
 	}
 	_, err := w.s.consumer("_ordered", consumer.MessageSelector{}, w.f.inOrder, consumer.WithConsumerOrder(true))
 	must(t, err)
-	sending, stop := context.WithCancel(w.s.ctx)
-	w.stop = stop
-	t.Cleanup(stop)
-	for i := range 2 {
-		p, err := rocketmq.NewProducer(producer.WithNameServer(w.s.names()), producer.WithGroupName(topic+"_producer"),
-			producer.WithInstanceName(fmt.Sprintf("%s_p%d", topic, i)), producer.WithRetry(2))
-		must(t, err)
-		must(t, p.Start())
-		w.s.ends = append(w.s.ends, p.Shutdown)
-		w.sending.Go(func() { w.f.produce(sending, p, topic, fmt.Sprintf("p%d", i)) })
-	}
+	w.load, w.stop = context.WithCancel(w.s.ctx)
+	t.Cleanup(w.stop)
+	w.f.producers(t, w.load, w.s, &w.sending, w.f.repeating("p0"), w.f.repeating("p1"))
 	w.taken("the start")
 	for _, n := range c.Nodes {
 		w.until("the start of "+n.ID, func() bool { return w.end(n) >= 0 })

@@ -70,6 +70,7 @@ func TestNothingIsLostBehindPartitions(t *testing.T) {
 	})
 	must(t, c.Ready(within(t, time.Minute), 1))
 	w := work(t, c, "parted")
+	w.f.producers(t, w.load, w.s, &w.sending, w.f.async("async"), w.f.inOrderOnce("order"))
 	var java *javaLoad
 	if os.Getenv("INTEROP_LONG") != "" {
 		java = w.java(fetched(t, stock.Servers), "parted_")
