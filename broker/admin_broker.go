@@ -107,6 +107,9 @@ func (b *Broker) runtimeInfo(r *request) {
 	if store.Damaged > 0 || store.Mended > 0 { // not told by the original
 		info["consumeQueuesDamaged"], info["consumeQueueUnitsMended"] = number(int64(store.Damaged)), number(store.Mended)
 	}
+	if store.IndexRemade > 0 || store.IndexDamaged {
+		info["keyIndexDamaged"], info["keyIndexRemade"] = boolText(store.IndexDamaged), number(store.IndexRemade)
+	}
 	for _, pool := range []string{"send", "pull", "litePull", "query", "ack"} {
 		info[pool+"ThreadPoolQueueSize"], info[pool+"ThreadPoolQueueHeadWaitTimeMills"], info[pool+"ThreadPoolQueueCapacity"] = "0", "0", number(waitersMax)
 	}

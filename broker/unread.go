@@ -36,11 +36,11 @@ func (r *request) unread(err error) {
 	r.refuse(mq.SystemBusy, "[DAMAGED]it cannot be read for now, try again: %v", err)
 }
 
-// whole calls read again while what it wants is damaged and may come from another replica.
+// whole calls read again while what it wants is damaged and may come from another replica, or the index is made anew.
 func (b *Broker) whole(ctx context.Context, read func() error) error {
 	for {
 		err := read()
-		if !errors.Is(err, dledger.ErrDamaged) || !b.ledger.Mends() {
+		if !errors.Is(err, msgstore.ErrIndexDamaged) && (!errors.Is(err, dledger.ErrDamaged) || !b.ledger.Mends()) {
 			return err
 		}
 		if err := pause(ctx, unreadAgain); err != nil {

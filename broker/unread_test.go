@@ -254,6 +254,56 @@ func TestDamagedQueueEndsNoBroker(t *testing.T) {
 	})
 }
 
+// TestDamagedIndexEndsNoBroker: bits flip in the key index of the leader, in its header and in the number of an item. It serves all the time, finds every message by its
+// key once the index is made anew, and says so to tools.
+func TestDamagedIndexEndsNoBroker(t *testing.T) {
+	const firstItem = 40 + 4*5_000_000 + 20
+	for _, at := range []int64{3, firstItem + 4 + 6, firstItem + 21*20 + 16} {
+		t.Run(fmt.Sprint("byte ", at), func(t *testing.T) {
+			inCluster(t, 3, nil, func(c *cluster) {
+				t := c.T
+				p := c.client("10.1.0.1")
+				for i := range 60 {
+					p.must(c.leader(), mq.CodeSend, sendExt("t", i%2, "properties", fmt.Sprintf("KEYS\x01k%d\x02UNIQ_KEY\x01U%d\x02", i, i)), fmt.Append(nil, "message ", i))
+				}
+				c.Agree()
+				l := c.reopen()
+				dir := "/" + l + "/broker/index/"
+				files, err := c.Disk(l).Mem().ReadDir(dir)
+				if err != nil || len(files) != 1 {
+					t.Fatal(files, err)
+				}
+				if err := c.Disk(l).Mem().Flip(dir+files[0], at, 0x10); err != nil {
+					t.Fatal(err)
+				}
+				p = c.client("10.1.0.2")
+				for i := range 60 {
+					c.Wait("every message by its key", func() bool {
+						f := p.call(l, mq.CodeQueryMessage, ext("topic", "t", "key", fmt.Sprint("k", i), "maxNum", 10, "beginTimestamp", 0, "endTimestamp", int64(1)<<60), nil)
+						got, _ := bodies(t, f.Body)
+						if f.Code == mq.Success && !slices.Equal(got, []string{fmt.Sprint("message ", i)}) || f.Code == mq.QueryNotFound {
+							t.Fatalf("key %d: code %d, %s, %q", i, f.Code, f.Remark, got)
+						}
+						return f.Code == mq.Success
+					})
+				}
+				p.must(l, mq.CodeSend, sendExt("t", 0), []byte("and another"))
+				c.Agree()
+				if !c.brokers[l].Leads() {
+					t.Errorf("%s leads instead of %s", c.leader(), l)
+				}
+				var info struct{ Table map[string]string }
+				if err := json.Unmarshal(p.must(l, mq.CodeRuntimeInfo, nil, nil).Body, &info); err != nil {
+					t.Fatal(err)
+				}
+				if damaged, times := info.Table["keyIndexDamaged"], info.Table["keyIndexRemade"]; damaged != "false" || times != "1" {
+					t.Errorf("the index is said to be damaged: %q, and made anew %q times", damaged, times)
+				}
+			})
+		})
+	}
+}
+
 // TestServicesGoOnWithoutWhatNobodyHas: a broker that is alone passes over a damaged delayed message, timer, and half; those behind them are delivered.
 func TestServicesGoOnWithoutWhatNobodyHas(t *testing.T) {
 	for name, props := range map[string]string{"delayed": "DELAY\x014\x02", "timer": "TIMER_DELAY_SEC\x0130\x02", "transaction": "TRAN_MSG\x01true\x02PGROUP\x01p\x02"} {

@@ -34,7 +34,7 @@ import (
 //	 40   24 index, term and position of the last dispatched one that holds a message
 //	 64    8 number of queues
 //	 72    8 sum of the offsets behind their ends
-//	 80    8 newest file of the index, and
+//	 80    8 newest file of the index, -1 while it is being made anew, and
 //	 88   40 its header
 //	128    4 CRC-32C of all before
 const (
@@ -151,7 +151,8 @@ type saving struct {
 	c     checkpoint
 	files []string
 	dirs  []string
-	items int // of the index
+	items int  // of the index
+	away  bool // it is not whole
 	began time.Time
 }
 
@@ -164,7 +165,7 @@ func (s *Store) beginCheckpoint(clean bool) (*saving, error) {
 		}
 		delete(s.unflushed, q)
 	}
-	s.tailBytes, s.urgent = 0, false
+	s.tailBytes, s.urgent, s.due = 0, false, false
 	sv := &saving{c: s.at, began: time.Now()}
 	sv.c.clean, sv.c.next = clean, max(s.at.next, s.saved)
 	s.at.number++
@@ -178,7 +179,7 @@ func (s *Store) beginCheckpoint(clean bool) (*saving, error) {
 	clear(s.dirty)
 	clear(s.dirtyDirs)
 	s.index.mu.RLock()
-	sv.items = len(s.index.pending)
+	sv.items, sv.away = len(s.index.pending), s.index.remade
 	s.index.mu.RUnlock()
 	return sv, nil
 }
@@ -199,6 +200,9 @@ func (s *Store) finish(sv *saving) error {
 		return err
 	}
 	sv.c.index = s.index.mark()
+	if sv.away || s.index.away() {
+		sv.c.index = indexFile{stamp: -1}
+	}
 	if err := s.writeCheckpoint(sv.c); err != nil {
 		return err
 	}

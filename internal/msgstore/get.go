@@ -461,30 +461,33 @@ type QueryResult struct {
 }
 
 // Query finds messages of a topic by a key or unique key that were stored between begin and end (ms), at most max. With an error some may be missing: there is
-// one that cannot be read for now, or what it found of the index could not be.
+// one that cannot be read for now, or the index is damaged (ErrIndexDamaged).
 func (s *Store) Query(topic, key string, max int, begin, end int64) (QueryResult, error) {
 	r := QueryResult{LastTime: s.stats.time.Load(), LastPos: s.stats.to.Load()}
 	end = min(end, math.MaxInt64/2) // tools ask for everything up to the end of time, which must not run over
 	seen := map[int64]bool{}
 	var unread error
-	err := s.index.find(mq.KeyHash(mq.IndexKey(topic, key)), begin, end, func(pos int64) bool {
-		if seen[pos] {
-			return true
+	err := s.index.find(mq.KeyHash(mq.IndexKey(topic, key)), begin, end, func(i found) (more bool, err error) {
+		if seen[i.pos] {
+			return true, nil
 		}
-		seen[pos] = true
-		b, err := s.MessageAt(pos)
-		if errors.Is(err, ErrNotFound) {
-			return true // it is no longer kept
+		seen[i.pos] = true
+		var m mq.Message
+		b, err := s.MessageAt(i.pos)
+		if err == nil {
+			m, _, err = mq.ParseStored(b)
 		}
-		if err != nil {
-			unread = fmt.Errorf("message at %d: %w", pos, err)
-			return true
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			unread = fmt.Errorf("message at %d: %w", i.pos, err)
+			return true, nil
 		}
-		m, _, err := mq.ParseStored(b)
+		if torn := s.leadsTo(i, &m, err); torn != nil {
+			return false, torn
+		}
 		if err == nil && m.StoreTime >= begin && m.StoreTime <= end && hasKey(&m, topic, key) {
 			r.Messages = append(r.Messages, b)
 		}
-		return len(r.Messages) < max
+		return len(r.Messages) < max, nil
 	})
 	return r, errors.Join(err, unread)
 }

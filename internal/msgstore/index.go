@@ -72,16 +72,24 @@ type indexFile struct {
 //  1. items come in log order; pending are written by write only, once a checkpoint asks for it;
 //  2. an item is durable before a slot or an older item names it. So after a crash a slot may name an item at or behind the header's next: what that
 //     item names, and so on, leads to those before;
-//  3. dispatching again from a checkpoint on writes the same items to the same places.
+//  3. dispatching again from a checkpoint on writes the same items to the same places;
+//  4. a file in which something cannot be true is damaged: it and all newer ones are made anew from the log (see remake.go), and until then whoever looks for a
+//     message is told that some may be missing.
 type index struct {
 	dir          string
 	slots, items int32 // of a file
 	files        *descriptors
 	now          func() time.Time
+	hurt         func(file string, cause error)           // told of damage; nil: nobody is
+	storeTime    func(pos int64) (ms int64, known bool)   // of the message at a physical offset; nil: none is known
+	nextKeyed    func(pos int64) (next int64, known bool) // where the first message with keys behind the one at pos is, with -1 the log's first; nil: unknown
 
 	mu      sync.RWMutex
 	list    []indexFile // oldest first; head of the last one is as written
 	pending []item
+	torn    int64 // the oldest file that was found damaged; 0 = none
+	remade  bool  // files are being made anew: what is dispatched is left to that
+	lost    int   // how often files were dropped to be made anew
 }
 
 func (x *index) name(stamp int64) string { return filepath.Join(x.dir, fmt.Sprintf("%017d", stamp)) }
@@ -92,8 +100,15 @@ func (x *index) size() int64 {
 
 // add notes the keys of a message that has just been dispatched, at pos.
 func (x *index) add(m *mq.Message, pos int64) {
+	if !x.away() {
+		x.note(m, pos)
+	}
+}
+
+// note has the keys of a message wait for the next checkpoint, and gives their number.
+func (x *index) note(m *mq.Message, pos int64) int {
 	if m.TransactionType() == mq.SysRollback {
-		return
+		return 0
 	}
 	var items [16]item
 	n := items[:0]
@@ -105,7 +120,11 @@ func (x *index) add(m *mq.Message, pos int64) {
 		x.pending = append(x.pending, n...)
 		x.mu.Unlock()
 	}
+	return len(n)
 }
+
+// slot is where the items of a hash begin.
+func (x *index) slot(hash int32) int32 { return hash % x.slots }
 
 // mark is where the index ends: the newest file and its header. Stamp 0: there is none.
 func (x *index) mark() indexFile {
@@ -117,9 +136,9 @@ func (x *index) mark() indexFile {
 	return x.list[len(x.list)-1]
 }
 
-// write writes the first n pending items to the files, durably.
+// write writes the first n pending items to the files, durably; less if it finds damage.
 func (x *index) write(n int) error {
-	for n > 0 {
+	for n > 0 && !x.away() {
 		cur := x.mark()
 		if cur.stamp == 0 || cur.head.next >= x.items {
 			var err error
@@ -131,6 +150,9 @@ func (x *index) write(n int) error {
 		some := x.pending[:min(n, int(x.items-cur.head.next))]
 		x.mu.RUnlock()
 		head, err := x.writeItems(cur, some)
+		if x.blame(cur.stamp, err) {
+			return nil
+		}
 		if err != nil {
 			return fmt.Errorf("write key index: %w", err)
 		}
@@ -178,7 +200,7 @@ func (x *index) writeItems(cur indexFile, items []item) (head indexHeader, err e
 	pages := map[int32][]byte{}
 	buf := make([]byte, 0, len(items)*itemSize)
 	for _, it := range items {
-		slot := it.hash % x.slots
+		slot := x.slot(it.hash)
 		page := pages[slot/slotsPage]
 		if page == nil {
 			if page, err = x.readPage(f, slot/slotsPage); err != nil {
@@ -188,8 +210,8 @@ func (x *index) writeItems(cur indexFile, items []item) (head indexHeader, err e
 		}
 		at := page[slot%slotsPage*slotSize:]
 		newest := int32(binary.BigEndian.Uint32(at))
-		if newest >= head.next { // from before a crash
-			if newest, err = x.before(f, newest, cur.head.next); err != nil {
+		if newest < 0 || newest >= head.next { // from before a crash
+			if newest, err = x.before(f, slot, newest, cur.head.next); err != nil {
 				return head, err
 			}
 		}
@@ -238,20 +260,35 @@ func (x *index) readPage(f *descriptor, n int32) ([]byte, error) {
 	return b, err
 }
 
-// before follows the items from number n on to the first one below limit.
-func (x *index) before(f *descriptor, n, limit int32) (int32, error) {
-	var b [4]byte
+// before follows the items of a slot from number n on to the first one below limit.
+func (x *index) before(f *descriptor, slot, n, limit int32) (int32, error) {
+	var b [itemSize]byte
 	for n >= limit {
-		if _, err := f.ReadAt(b[:], x.itemAt(n)+16); err != nil {
+		if n >= x.items {
+			return 0, fmt.Errorf("%w: slot %d names item %d of %d", errTorn, slot, n, x.items)
+		}
+		if _, err := f.ReadAt(b[:], x.itemAt(n)); err != nil {
 			return 0, err
 		}
-		next := int32(binary.BigEndian.Uint32(b[:]))
-		if next >= n || next < 0 {
-			return 0, fmt.Errorf("key index %s: item %d names %d as older", f.name, n, next)
+		older, err := x.older(slot, n, b[:])
+		if err != nil {
+			return 0, err
 		}
-		n = next
+		n = older
+	}
+	if n < 0 {
+		return 0, fmt.Errorf("%w: slot %d names item %d", errTorn, slot, n)
 	}
 	return n, nil
+}
+
+// older gives the number of the item before b in its slot, if b, the item n, can be one of that slot. Numbers fall, so following them ends.
+func (x *index) older(slot, n int32, b []byte) (int32, error) {
+	hash, older := int32(binary.BigEndian.Uint32(b)), int32(binary.BigEndian.Uint32(b[16:]))
+	if hash < 0 || x.slot(hash) != slot || older >= n || older < 0 {
+		return 0, fmt.Errorf("%w: item %d of slot %d has hash %d and names item %d as older", errTorn, n, slot, hash, older)
+	}
+	return older, nil
 }
 
 // load finds the files, of which last was the newest at the checkpoint, and removes newer ones. ok is false if the index is not what the checkpoint says.
@@ -280,20 +317,70 @@ func (x *index) load(last indexFile) (ok bool, err error) {
 			return false, err
 		}
 		size, err := d.Size()
-		if err == nil && size == x.size() && stamp != last.stamp {
-			b := make([]byte, indexHead)
-			_, err = d.ReadAt(b, 0)
-			f.head = parseIndexHeader(b)
+		fits := err == nil && size == x.size()
+		if fits {
+			fits, err = x.fits(d, &f, stamp == last.stamp)
 		}
 		if err := errors.Join(err, x.files.done(d)); err != nil {
 			return false, err
 		}
-		if size != x.size() || f.head.next > x.items {
+		if !fits || !x.follows(&f) {
 			return false, nil
 		}
 		x.list = append(x.list, f)
 	}
 	return last.stamp == 0 || len(x.list) > 0 && x.list[len(x.list)-1].stamp == last.stamp, nil
+}
+
+// fits tells whether a file's items are those its header speaks of, and its header is one of that file. That of the newest is known; of the others, which are full, it
+// is read here.
+func (x *index) fits(d *descriptor, f *indexFile, newest bool) (bool, error) {
+	var b [indexHead]byte
+	if _, err := d.ReadAt(b[:], 0); err != nil {
+		return false, err
+	}
+	if !newest {
+		if f.head = parseIndexHeader(b[:]); f.head.next != x.items {
+			return false, nil
+		}
+	}
+	h := f.head
+	if h.next < 1 || h.next > x.items {
+		return false, nil
+	}
+	if h.next == 1 {
+		return true, nil
+	}
+	var first, last [itemSize]byte
+	if _, err := d.ReadAt(first[:], x.itemAt(1)); err != nil {
+		return false, err
+	}
+	if _, err := d.ReadAt(last[:], x.itemAt(h.next-1)); err != nil {
+		return false, err
+	}
+	i64 := func(b []byte) int64 { return int64(binary.BigEndian.Uint64(b)) }
+	is := func(pos, ms int64) bool {
+		if x.storeTime == nil {
+			return true
+		}
+		t, known := x.storeTime(pos)
+		return !known || t == ms
+	}
+	return i64(first[4:]) == h.firstPos && binary.BigEndian.Uint32(first[12:]) == 0 && i64(last[4:]) == h.lastPos &&
+		int64(binary.BigEndian.Uint32(last[12:])) == seconds(h.lastTime-h.firstTime) && is(h.firstPos, h.firstTime) && is(h.lastPos, h.lastTime), nil
+}
+
+// follows tells whether a file is the next one after those of the list: whether none is missing between them.
+func (x *index) follows(f *indexFile) bool {
+	if x.nextKeyed == nil || f.head.next == 1 {
+		return true
+	}
+	last := int64(-1)
+	if len(x.list) > 0 {
+		last = x.list[len(x.list)-1].head.lastPos
+	}
+	next, known := x.nextKeyed(last)
+	return !known || f.head.firstPos <= next
 }
 
 // clear removes all files.
@@ -328,14 +415,27 @@ func (x *index) expire(logFirst int64) error {
 	return nil
 }
 
-// find calls f with the physical offsets of messages with a key of this hash, stored between begin and end (ms), newest first, until it says false.
-func (x *index) find(hash int32, begin, end int64, f func(pos int64) bool) error {
+// found is an item that may lead to the message that is looked for.
+type found struct {
+	item
+	base int64 // what its time counts from, ms
+}
+
+// of tells whether a message that was stored at ms can be the item's.
+func (i found) of(ms int64) bool { return seconds(ms-i.base) == seconds(i.time-i.base) }
+
+// find calls f with items of this hash of messages that were stored between begin and end (ms), newest first, until it says false. It may call it with some from other times.
+// f fails with errTorn if what the log holds shows that the item cannot be true. ErrIndexDamaged: there may be others.
+func (x *index) find(hash int32, begin, end int64, f func(found) (more bool, err error)) error {
 	x.mu.RLock()
-	pending, list := x.pending, slices.Clone(x.list)
+	pending, list, lost, away := x.pending, slices.Clone(x.list), x.lost, x.torn != 0 || x.remade
 	x.mu.RUnlock()
 	for _, it := range slices.Backward(pending) {
-		if it.hash == hash && it.time >= begin && it.time <= end && !f(it.pos) {
-			return nil
+		if it.hash != hash || it.time < begin || it.time > end {
+			continue
+		}
+		if more, err := f(found{it, it.time}); err != nil || !more {
+			return err
 		}
 	}
 	for _, file := range slices.Backward(list) {
@@ -343,48 +443,84 @@ func (x *index) find(hash int32, begin, end int64, f func(pos int64) bool) error
 			continue
 		}
 		more, err := x.search(file, hash, begin, end, f)
+		if x.blame(file.stamp, err) {
+			continue
+		}
 		if err != nil || !more {
 			return err
 		}
 		if file.head.firstTime < begin-indexDisorder {
-			return nil
+			break
 		}
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if away || x.torn != 0 || x.lost != lost {
+		return ErrIndexDamaged
 	}
 	return nil
 }
 
 // search looks into one file; false: f has enough.
-func (x *index) search(file indexFile, hash int32, begin, end int64, f func(pos int64) bool) (more bool, err error) {
+func (x *index) search(file indexFile, hash int32, begin, end int64, f func(found) (bool, error)) (more bool, err error) {
 	d, err := x.files.use(x.name(file.stamp), 0)
 	if err != nil {
 		return true, err
 	}
 	defer func() { err = errors.Join(err, x.files.done(d)) }()
-	var b [itemSize]byte
-	if _, err = d.ReadAt(b[:slotSize], indexHead+int64(hash%x.slots)*slotSize); err != nil {
+	head, slot := file.head, x.slot(hash)
+	var b [3 * itemSize]byte
+	if _, err = d.ReadAt(b[:24], 0); err != nil {
+		return true, err
+	}
+	if h := parseIndexHeader(b[:]); h.firstTime != head.firstTime || h.firstPos != head.firstPos {
+		return true, fmt.Errorf("%w: its header names position %d as the first one, not %d", errTorn, h.firstPos, head.firstPos)
+	}
+	if _, err = d.ReadAt(b[:slotSize], indexHead+int64(slot)*slotSize); err != nil {
 		return true, err
 	}
 	n := int32(binary.BigEndian.Uint32(b[:]))
-	if n >= file.head.next { // from before a crash, or written beside us
-		if n, err = x.before(d, n, file.head.next); err != nil {
+	if n < 0 || n >= head.next { // from before a crash, or written beside us
+		if n, err = x.before(d, slot, n, head.next); err != nil {
 			return true, err
 		}
 	}
 	for n > 0 {
-		if _, err = d.ReadAt(b[:], x.itemAt(n)); err != nil {
+		lo, hi := max(n-1, 1), min(n+2, head.next) // with those beside it
+		near := b[:(hi-lo)*itemSize]
+		if _, err = d.ReadAt(near, x.itemAt(lo)); err != nil {
 			return true, err
 		}
-		t := file.head.firstTime + int64(int32(binary.BigEndian.Uint32(b[12:])))*1000
-		if int32(binary.BigEndian.Uint32(b[:])) == hash && t+999 >= begin && t <= end {
-			if !f(int64(binary.BigEndian.Uint64(b[4:]))) {
-				return false, nil
+		at := near[(n-lo)*itemSize:]
+		older, err := x.older(slot, n, at)
+		if err != nil {
+			return true, err
+		}
+		inOrder, likely := neighbours(near, head)
+		if !inOrder {
+			return true, fmt.Errorf("%w: positions of items %d to %d are not in order", errTorn, lo, hi-1)
+		}
+		t := head.firstTime + int64(int32(binary.BigEndian.Uint32(at[12:])))*1000
+		if int32(binary.BigEndian.Uint32(at)) == hash && (!likely || t+999 >= begin && t <= end) {
+			more, err := f(found{item{hash, int64(binary.BigEndian.Uint64(at[4:])), t}, head.firstTime})
+			if err != nil || !more {
+				return false, err
 			}
 		}
-		next := int32(binary.BigEndian.Uint32(b[16:]))
-		if next >= n || next < 0 {
-			return true, fmt.Errorf("key index %s: item %d names %d as older", d.name, n, next)
-		}
-		n = next
+		n = older
 	}
 	return true, nil
+}
+
+// neighbours tells of items in a row whether their positions are those of a log, and whether their times are likely: those are of several clocks.
+func neighbours(b []byte, head indexHeader) (inOrder, likely bool) {
+	pos, secs := head.firstPos, int64(0)
+	inOrder, likely = true, true
+	for ; len(b) >= itemSize; b = b[itemSize:] {
+		p, t := int64(binary.BigEndian.Uint64(b[4:])), int64(int32(binary.BigEndian.Uint32(b[12:])))
+		inOrder = inOrder && p >= pos && p <= head.lastPos
+		likely = likely && t >= max(secs-indexDisorder/1000, 0) && t <= seconds(head.lastTime-head.firstTime)+indexDisorder/1000
+		pos, secs = p, t
+	}
+	return inOrder, likely
 }

@@ -166,6 +166,7 @@ type Store struct {
 	dirty      map[string]bool // files and directories changed since the last checkpoint
 	dirtyDirs  map[string]bool
 	urgent     bool          // files were removed of which the last checkpoint speaks
+	due        bool          // a checkpoint is to be made, though nothing may have been dispatched since the last
 	saving     *saving       // on its way
 	saved      dledger.Index // next of the last checkpoint
 	savedAt    time.Time
@@ -189,6 +190,7 @@ type Store struct {
 	suspectsMu sync.Mutex
 	suspects   suspects
 	mending    *mending      // the goroutine of Run
+	remaking   *remaking     // the same
 	waiting    atomic.Bool   // Run is to be woken, see later
 	kick       chan struct{} // wakes Run
 	results    chan error    // of finish
@@ -203,7 +205,7 @@ type Store struct {
 }
 
 type counters struct {
-	dispatched, unreadable, checkpoints, mended, to, next, time atomic.Int64
+	dispatched, unreadable, checkpoints, mended, remade, to, next, time atomic.Int64
 }
 
 // Open finds out what the queues hold and from where on the log has to be dispatched. Run does it.
@@ -216,7 +218,8 @@ func Open(cfg Config) (*Store, error) {
 		unflushed: map[*queue]bool{}, dirty: map[string]bool{}, dirtyDirs: map[string]bool{}, expiredTo: -1, lastTerm: -1, recordTerm: -1,
 		kick: make(chan struct{}, 1), results: make(chan error, 1), calls: make(chan func()), stopped: make(chan struct{})}
 	s.queues.of, s.suspects = map[string]map[int32]*queue{}, suspects{}
-	s.index = index{dir: filepath.Join(cfg.Dir, "index"), slots: int32(cfg.IndexSlots), items: int32(cfg.IndexItems), files: s.files, now: time.Now}
+	s.index = index{dir: filepath.Join(cfg.Dir, "index"), slots: int32(cfg.IndexSlots), items: int32(cfg.IndexItems), files: s.files, now: time.Now,
+		hurt: s.indexHurt, storeTime: s.storeTimeAt, nextKeyed: s.nextKeyed}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open message store in %s: %w", cfg.Dir, err), s.release())
 	}
@@ -449,7 +452,11 @@ func (s *Store) Run(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if mending {
+		remaking, err := s.remakeSome()
+		if err != nil {
+			return err
+		}
+		if mending || remaking {
 			s.wake() // after whatever else there is to do
 		}
 		s.promote()
@@ -710,9 +717,9 @@ func (s *Store) save(due bool) error {
 	items := len(s.index.pending)
 	s.index.mu.RUnlock()
 	switch {
-	case s.saving != nil, s.at.next <= s.saved, time.Now().Before(s.pause): // nothing new, or only records that the files do not hold
+	case s.saving != nil, s.at.next <= s.saved && !s.due, time.Now().Before(s.pause): // nothing new, or only records that the files do not hold
 		return nil
-	case s.urgent:
+	case s.urgent, s.due:
 	case s.tailBytes > tailsMax, items > pendingMax:
 	case !due, time.Since(s.savedAt) < 4*s.savedFor:
 		return nil
@@ -886,6 +893,8 @@ type Stats struct {
 	Checkpoints  int64
 	Mended       int64 // units of queues that were damaged and are made anew
 	Damaged      int   // queues that wait for that
+	IndexRemade  int64 // how often the key index, or its newer part, was damaged and is made anew
+	IndexDamaged bool  // that is going on
 }
 
 // Stats gives the counts.
@@ -906,5 +915,6 @@ func (s *Store) Stats() Stats {
 	s.suspectsMu.Unlock()
 	to := s.stats.to.Load()
 	return Stats{Dispatched: s.stats.dispatched.Load(), Unreadable: s.stats.unreadable.Load(), Behind: max(end-to, 0), Queues: n, First: first, End: end, DispatchedTo: to,
-		Checkpoints: s.stats.checkpoints.Load(), Mended: s.stats.mended.Load(), Damaged: damaged}
+		Checkpoints: s.stats.checkpoints.Load(), Mended: s.stats.mended.Load(), Damaged: damaged,
+		IndexRemade: s.stats.remade.Load(), IndexDamaged: s.index.away()}
 }

@@ -341,6 +341,9 @@ func TestQueryByKey(t *testing.T) {
 	r.shut()
 	r.start()
 	check()
+	if r.s.rebuilt || r.s.Stats().IndexRemade > 0 {
+		t.Error("the index was taken for a damaged one")
+	}
 }
 
 func TestNotReadyUntilEverythingIsDispatchedInOwnTerm(t *testing.T) {
@@ -880,6 +883,9 @@ func crashAtEveryWrite(t *testing.T, topics, queues, units, chances int) {
 			if q, err := y.s.Query(topicOf(r.log, i), fmt.Sprint("u", i), 10, 0, 1<<60); err != nil || len(q.Messages) != 1 {
 				t.Errorf("message %d by its key: %d found, %v", i, len(q.Messages), err)
 			}
+		}
+		if y.s.Stats().IndexRemade > 0 {
+			t.Error("what a crash leaves of the index was taken for damage")
 		}
 		y.halt()
 		if t.Failed() {
