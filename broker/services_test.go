@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"dledger"
 	"dledger/internal/mq"
 	"dledger/internal/msgstore"
 	"dledger/internal/vfs"
@@ -475,4 +476,98 @@ func TestQuestionsAboutATransactionAreCountedOverChangesOfLeadership(t *testing.
 			c.T.Errorf("%d transactions are given up, want 1", n)
 		}
 	})
+}
+
+// TestDemotedLeaderDoesWithoutItsServices: one that hands over, or that is cut off from the others and not from its clients, asks no producer any more and puts nothing into
+// its log from the moment it does not lead; that is at once, or when it has missed the majority for an election's time. Whoever leads goes on: it asks, and delivers
+// in time, once. So does the former leader when it leads again.
+func TestDemotedLeaderDoesWithoutItsServices(t *testing.T) {
+	for _, how := range []string{"hands over", "is cut off"} {
+		t.Run(how, func(t *testing.T) {
+			inCluster(t, 3, func(cfg *Config) {
+				cfg.TransactionEvery, cfg.TransactionTimeout, cfg.TransactionChecks = 200*time.Millisecond, time.Second, 1000
+			}, func(c *cluster) {
+				t := c.T
+				producers := map[string]*client{} // one at each replica, which asks those that are connected there before others
+				beat := func() {
+					for id, p := range producers {
+						p.must(id, mq.CodeHeartbeat, nil, fmt.Appendf(nil, `{"clientID":"at %s","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[]}`, id))
+					}
+				}
+				for i, id := range c.IDs() {
+					producers[id] = c.client(fmt.Sprint("10.1.0.", i))
+				}
+				old := c.leader()
+				beat()
+				p := producers[old]
+				p.must(old, mq.CodeSend, sendExt("t", 0, "sysFlag", mq.SysPrepared, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01half\x02"), []byte("half"))
+				due := map[string]time.Time{}
+				delayed := func(id string) { // some that are due while nobody leads, and later
+					for _, prop := range []string{"DELAY\x011", "DELAY\x012", "TIMER_DELAY_MS\x01300", "TIMER_DELAY_MS\x011500", "TIMER_DELAY_MS\x018000"} {
+						body := fmt.Sprint("delayed ", len(due))
+						p.must(id, mq.CodeSend, sendExt("t", 0, "properties", prop+"\x02UNIQ_KEY\x01"+body+"\x02"), []byte(body))
+						due[body] = time.Now().Add(map[string]time.Duration{"DELAY\x011": time.Second, "DELAY\x012": 5 * time.Second, "TIMER_DELAY_MS\x01300": 300 * time.Millisecond,
+							"TIMER_DELAY_MS\x011500": 1500 * time.Millisecond, "TIMER_DELAY_MS\x018000": 8 * time.Second}[prop])
+					}
+				}
+				asked := func(id string) int { return producers[id].got(mq.CodeCheckTransaction) }
+				c.Wait("questions of the leader", func() bool { return asked(old) > 3 })
+				delayed(old)
+
+				from := time.Now()
+				if how == "hands over" {
+					if err := c.Member(old).TransferLeadership(t.Context(), c.follower()); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					c.Partition([]string{old})
+				}
+				c.Wait("the end of its leadership", func() bool { return !c.brokers[old].Leads() })
+				if took := time.Since(from); took > 2*time.Second {
+					t.Errorf("it served as leader for %v more", took)
+				}
+				before, last := asked(old), c.last(old)
+				c.Wait("another leader's question", func() bool { return asked(c.leader()) > 0 && c.leader() != old })
+				time.Sleep(12 * time.Second)
+				if n := asked(old) - before; n > 0 {
+					t.Errorf("it asked %d times after it had led", n)
+				}
+				if n := c.last(old); how == "is cut off" && n > last {
+					t.Errorf("it put entries %d to %d into its log after it had led", last+1, n)
+				}
+				c.Heal()
+				c.Agree()
+				time.Sleep(5 * time.Second)
+				if n := asked(old) - before; n > 0 {
+					t.Errorf("it asked %d times as a follower", n)
+				}
+
+				beat()
+				c.Wait("the former leader to lead again", func() bool {
+					return c.Member(c.leader()).TransferLeadership(t.Context(), old) == nil || c.leader() == old
+				})
+				c.Wait("its questions", func() bool { return asked(old) > before })
+				delayed(c.leader())
+				time.Sleep(12 * time.Second)
+				for _, id := range c.IDs() {
+					count, stored := p.allOf(id, "t", 4)
+					for body, at := range due {
+						if late := stored[body].Sub(at); count[body] != 1 || late < -1100*time.Millisecond || late > 5*time.Second {
+							t.Errorf("%s: %q came %d times, first %v after it was due", id, body, count[body], late)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// last is the index of the last entry in a replica's log.
+func (c *cluster) last(id string) dledger.Index {
+	c.T.Helper()
+	s, err := c.Member(id).Status(c.T.Context())
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	return s.Last
 }
