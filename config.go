@@ -17,7 +17,7 @@ import (
 	"dledger/internal/vfs"
 )
 
-// Compat says which nodes a group may hold (decision D5). All members must be set alike; a member of another kind is refused.
+// Compat says which nodes a group may hold (docs/adr/0002-compat-is-a-setting.md). All members must be set alike; a member of another kind is refused.
 type Compat = raft.Compat
 
 const (
@@ -26,7 +26,7 @@ const (
 	Compat03 = raft.Compat03 // Java DLedger 0.3.x members are possible, as in every RocketMQ release
 )
 
-// Durability says what an acknowledged entry has survived (decision D4).
+// Durability says what an acknowledged entry has survived (docs/adr/0003-acknowledged-means-synced.md).
 type Durability uint8
 
 const (

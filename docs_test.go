@@ -46,6 +46,45 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	})
 }
 
+// TestReferencesCanBeFollowed: comments and documents name what a reader of the repository has: headings of docs, decisions by their file, classes
+// of the original; not numbers of a page that is elsewhere.
+func TestReferencesCanBeFollowed(t *testing.T) {
+	for _, suffix := range []string{".go", ".md", ".java", ".txt"} {
+		each(t, suffix, func(string) bool { return false }, func(name string) {
+			if name == "docs_test.go" {
+				return
+			}
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range elsewhere.FindAllString(paper.ReplaceAllString(string(text), ""), -1) {
+				t.Errorf("%s names %q, which is not in the repository", name, m)
+			}
+			for _, m := range decision.FindAllString(string(text), -1) {
+				if _, err := os.Stat(m); err != nil {
+					t.Errorf("%s names %s, which is not there", name, m)
+				}
+			}
+			for _, m := range heading.FindAllStringSubmatch(string(text), -1) {
+				page, err := os.ReadFile(m[1])
+				for _, h := range strings.Split(strings.Trim(m[2], `"`), `" and "`) {
+					if err != nil || !regexp.MustCompile(`(?m)^#+ `+regexp.QuoteMeta(h)+`$`).Match(page) {
+						t.Errorf("%s names %q of %s, which has no such heading", name, h, m[1])
+					}
+				}
+			}
+		})
+	}
+}
+
+var (
+	elsewhere = regexp.MustCompile(`(?i)protocol page|\bdecision D[0-9]+|\bsections? [0-9]+\.[0-9]+`)
+	paper     = regexp.MustCompile(`(?i)(Raft|Revisited),? section [0-9.]+`) // papers that anybody can read
+	decision  = regexp.MustCompile(`docs/adr/[0-9]{4}[\w.-]*\w`)
+	heading   = regexp.MustCompile(`(docs/\w+\.md), ("[^"\n]+"(?: and "[^"\n]+")*)`)
+)
+
 var (
 	link     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	quoted   = regexp.MustCompile("`([^`\n]+)`")
@@ -126,14 +165,20 @@ func declare(names map[string]bool, pkg string, spec ast.Spec) {
 	}
 }
 
-// walk calls f for each file of the project whose name ends like this.
+// walk calls f for each file of the project, but for test data, whose name ends like this.
 func walk(t *testing.T, suffix string, f func(name string)) {
+	t.Helper()
+	each(t, suffix, func(dir string) bool { return filepath.Base(dir) == "testdata" }, f)
+}
+
+// each is walk with the directories that are left out beside those with a dot before their name.
+func each(t *testing.T, suffix string, skip func(dir string) bool, f func(name string)) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && name != "." && (d.Name()[0] == '.' || d.Name() == "testdata"):
+		case d.IsDir() && name != "." && (d.Name()[0] == '.' || skip(name)):
 			return filepath.SkipDir
 		case !d.IsDir() && strings.HasSuffix(name, suffix):
 			f(name)

@@ -11,7 +11,7 @@ import (
 )
 
 // handler answers requests (DLedgerServer's handle methods in the Java original). Every request is answered with a body, whatever
-// becomes of it: an answer without one leaves callers of the original waiting (section 1.3).
+// becomes of it: an answer without one leaves callers of the original waiting (docs/protocol.md, "Requests").
 type handler struct{ s *Server }
 
 func (h handler) Idle(*remoting.Conn) {}

@@ -134,7 +134,7 @@ func (s *Server) state(address string, up bool) {
 }
 
 // find gives the ledger that a request is for. With one group on the port the checks are the original's, in its order: member,
-// then group; with several, a pair that is not there is an unknown member (section 1.6).
+// then group; with several, a pair that is not there is an unknown member (docs/protocol.md, "Requests").
 func (s *Server) find(b *wire.Base) (*Ledger, wire.Result) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

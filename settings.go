@@ -145,7 +145,7 @@ func idle(keys ...string) []Setting {
 	return s
 }
 
-// settings lists every key, the original's first (protocol page section 8.1).
+// settings lists every key, the original's first (DLedgerConfig).
 var settings = slices.Concat([]Setting{
 	text("group", "group id", func(c *Config) *string { return &c.Group }),
 	text("selfId", "this member's id", func(c *Config) *string { return &c.ID }),

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestEverySettingOfTheOriginalIsAccepted: the keys of section 8.1 of the protocol page with a value that the original takes, and where it goes.
+// TestEverySettingOfTheOriginalIsAccepted: the keys of DLedgerConfig with a value that the original takes, and where it goes.
 func TestEverySettingOfTheOriginalIsAccepted(t *testing.T) {
 	for _, k := range []struct {
 		key, value string

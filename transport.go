@@ -644,7 +644,7 @@ func (p *peer) frame() int {
 	return int(min(frameBytes, max(int64(p.limit.Limit())/4, 1)))
 }
 
-// pace keeps a follower that is far behind to its quota (section 6.2, 6.3). False means that the transport is closing.
+// pace keeps a follower that is far behind to its quota (peerPushQuota; docs/protocol.md, "What a leader sends"). False means that the transport is closing.
 func (p *peer) pace(last raft.Index, size int) bool {
 	return !p.far(last) || p.limit.WaitN(p.t.ctx, min(size, p.limit.Burst())) == nil
 }

@@ -36,7 +36,7 @@ func (l *lowest) end() int64 {
 }
 
 // A Java 0.4.0 node that leads for the first time in its life compares at the end its log had when it started, which is no entry at all if it
-// started empty, and tells all followers to drop everything (protocol page, fault 1). This is what happens to a Java follower: its
+// started empty, and tells all followers to drop everything (fault 1 in docs/compat.md). This is what happens to a Java follower: its
 // committed entries are gone until the leader has sent them again, and meanwhile the leader has the only copy.
 func TestOriginalFollowerDropsCommittedEntriesForNewLeader(t *testing.T) {
 	k := java(t, original.G04)

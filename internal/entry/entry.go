@@ -1,7 +1,7 @@
 // Package entry owns the byte layout of one log entry and of one index record (DLedgerEntryCoder in the Java original):
 // how they are written, read and checked. It knows no file, no term rule and no message; start at Header.
 //
-// An entry, big-endian (protocol page section 4.2):
+// An entry, big-endian (docs/files.md, "Entry"):
 //
 //	offset size field
 //	     0    4 magic     1 normal, 2 no-op, 3 config change; -1 starts a blank record
@@ -10,12 +10,12 @@
 //	    16    8 term
 //	    24    8 pos       byte position given by the leader
 //	    32    4 channel   0
-//	    36    4 chainCrc  CRC-32C of bytes 0-35 and 40-47; 0 = absent (decision D7)
+//	    36    4 chainCrc  CRC-32C of bytes 0-35 and 40-47; 0 = absent
 //	    40    4 bodyCrc   CRC-32C of the body; 0 = absent
 //	    44    4 body length
 //	    48    n body
 //
-// An index record (section 4.4):
+// An index record (docs/files.md, "Index record"):
 //
 //	0 magic int32 · 4 pos int64 · 12 size int32 · 16 index int64 · 24 term int64
 package entry
@@ -109,7 +109,7 @@ func PutHeader(b []byte, h Header) {
 	binary.BigEndian.PutUint32(b[44:], uint32(h.BodyLen))
 }
 
-// Seal computes both checksums of the whole entry b and writes them into it (decision D7).
+// Seal computes both checksums of the whole entry b and writes them into it.
 func Seal(b []byte) {
 	binary.BigEndian.PutUint32(b[40:], crc32.Checksum(b[HeaderSize:], castagnoli))
 	binary.BigEndian.PutUint32(b[36:], chain(b))
@@ -177,7 +177,7 @@ func ParseRecord(b []byte) Record {
 
 // Place gives the position of an entry of size bytes in a log that ends at end, in files of fileSize bytes, and the length of
 // the blank record that fills the rest of the file before it (0 = none). At least 8 bytes stay free behind an entry, so that
-// the blank always fits (section 4.3).
+// the blank always fits (docs/files.md, "Entry").
 func Place(end int64, size int, fileSize int64) (pos, blank int64) {
 	left := fileSize - end%fileSize
 	if int64(size)+BlankSize <= left {

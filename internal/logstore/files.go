@@ -176,7 +176,7 @@ func newFile(vf vfs.File, name string, off, size int64) *file {
 }
 
 // pick chooses the directory of a new file: file number k goes to the k mod n-th of the directories that have space left
-// (section 4.11 of the protocol page), or of all if none has.
+// (MultiPathMmapFileList in the Java original), or of all if none has.
 func (s *Store) pick(l *files, off int64) string {
 	if len(l.dirs) == 1 {
 		return l.dirs[0]

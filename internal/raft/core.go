@@ -341,7 +341,7 @@ func (c *Core) Step(now Instant, m *Message) {
 }
 
 // admit makes the checks that come before all others: is this a request, is the sender a member, and not this node under its own
-// name (sections 5.4 and 5.5 of the protocol page, first two rules).
+// name (docs/protocol.md, "Votes" and "Heartbeats", rules 1 and 2).
 func (c *Core) admit(m *Message) Status {
 	switch {
 	case !m.sane():

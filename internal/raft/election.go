@@ -6,7 +6,7 @@ import (
 )
 
 // campaign is one candidate's attempt to win a term: first a pre-vote that raises nobody's term, then the vote itself
-// (DLedgerLeaderElector.maintainAsCandidate in the Java original; protocol page section 5.3).
+// (DLedgerLeaderElector.maintainAsCandidate in the Java original; docs/protocol.md, "Rounds of a candidate").
 //
 // Unlike the original a candidate never starts a second attempt in a term it has campaigned in: only voters that answered
 // TERM_NOT_READY are asked again within the same attempt. A voter whose disk was lost in between could otherwise give a second
@@ -325,7 +325,7 @@ func (c *Core) tally() {
 // maxOutdone bounds, in MaxVoteInterval, the pause of a candidate that loses vote after vote to a longer log.
 const maxOutdone = 4
 
-// conclude ends an attempt that was not won, and sets the next one: the pauses are the original's (section 5.3, rows 2 to 7),
+// conclude ends an attempt that was not won, and sets the next one: the pauses are the original's (docs/protocol.md, "Rounds of a candidate", rows 2 to 7),
 // but for "already has leader", where it waits three heartbeat intervals and stretches its failovers.
 func (c *Core) conclude() {
 	k := &c.campaign
@@ -366,7 +366,7 @@ func (c *Core) conclude() {
 	}
 }
 
-// castVote answers a VOTE request by the rules of section 5.4, in their order. Rule 8 differs: a higher term is entered at once
+// castVote answers a VOTE request by the rules of DLedgerLeaderElector.handleVote in their order (docs/protocol.md, "Votes"). Rule 8 differs: a higher term is entered at once
 // and voted in, where the original only enters it and answers TERM_NOT_READY; its candidates understand both. With that, rules 9
 // and 10 have no case left here: no term is below that of the own last entry, and who takes leadership over has voted for itself.
 //
@@ -431,7 +431,7 @@ func (c *Core) preVote(m *Message) Message {
 	return a
 }
 
-// onHeartbeat follows section 5.5; a higher term is entered and its leader followed at once.
+// onHeartbeat follows DLedgerLeaderElector.handleHeartBeat (docs/protocol.md, "Heartbeats"); a higher term is entered and its leader followed at once.
 func (c *Core) onHeartbeat(m *Message) {
 	switch {
 	case m.Term < c.term:

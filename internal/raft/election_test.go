@@ -8,7 +8,7 @@ import (
 )
 
 // TestFailoverTakesOneTimeout measures, with the original's timers, how long a group is without a leader after its leader crashes:
-// one time-out, which the original draws out to 11 to 17 s when its candidates meet (section 5.3, row 2).
+// one time-out, which the original draws out to 11 to 17 s when its candidates meet (docs/protocol.md, "Rounds of a candidate", row 2).
 func TestFailoverTakesOneTimeout(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)

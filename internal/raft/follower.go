@@ -2,7 +2,7 @@ package raft
 
 import "slices"
 
-// onPush handles the requests by which a leader builds this node's log (EntryHandler in the Java original; section 6.4).
+// onPush handles the requests by which a leader builds this node's log (EntryHandler in the Java original; docs/protocol.md, "What a follower answers").
 // Every one of them is taken only from the leader of the present term, and none touches an entry at or below the commit index (R5).
 func (c *Core) onPush(m *Message) {
 	switch {

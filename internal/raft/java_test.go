@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// javaMember is a member that behaves like the original (protocol page sections 5.3 to 5.6, 6.2 to 6.5). As follower and voter it enters
-// a higher term a moment after it answered TERM_NOT_READY, answers with little more than 406, counts an entry as stored when it is
+// javaMember is a member that behaves like the original (docs/protocol.md, "Who leads" and "How logs become equal"). As follower and voter it
+// enters a higher term a moment after it answered TERM_NOT_READY, answers with little more than 406, counts an entry as stored when it is
 // written, truncates without looking at its commit index, and is silent to pushes that reach it as a candidate. As leader it
 // searches with COMPARE as its generation does, faults 1 and 2 included, sends entries one by one, and writes no no-op.
 //

@@ -103,7 +103,7 @@ func (c *Core) startOver(p *progress, pause bool) {
 	p.refusals++
 }
 
-// preferredEvery is how often a leader that is not preferred looks for one that is (section 5.8), preferredPause how long a member that
+// preferredEvery is how often a leader that is not preferred looks for one that is (DLedgerServer.checkPreferredLeader in the Java original), preferredPause how long a member that
 // could not take over is left alone.
 const (
 	preferredEvery = Instant(time.Second)
@@ -165,7 +165,7 @@ func (c *Core) tickLeader() {
 	}
 	switch {
 	case c.now >= c.contact()+Instant(c.baseTimeout()):
-		c.becomeCandidate() // no majority hears this leader (section 5.6)
+		c.becomeCandidate() // no majority hears this leader
 		return
 	case c.stalled():
 		c.event(Event{Kind: EventStalled})
@@ -263,7 +263,7 @@ func (c *Core) onHeartbeatAnswer(m *Message) {
 		p.round = max(p.round, min(m.Index, c.beat.round))
 		c.settleReads()
 	case m.Status == StatusInconsistentLeader && m.Term == c.term:
-		c.becomeCandidate() // two leaders in one term: neither may stay (section 5.6)
+		c.becomeCandidate() // two leaders in one term: neither may stay
 	}
 }
 
@@ -424,7 +424,7 @@ func (c *Core) probe(p *progress) {
 		if ours {
 			m.Runs = c.behindEntry(p.cmp)
 		}
-	case c.cfg.Compat == Compat03: // a 0.3 node is reset by a TRUNCATE to an entry it lacks (section 6.3)
+	case c.cfg.Compat == Compat03: // a 0.3 node is reset by a TRUNCATE to an entry it lacks (docs/protocol.md, "What a leader sends")
 		p.cmp = max(p.cmp, c.log.first)
 		m.Type, m.Index = MsgTruncate, p.cmp
 		if ours {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// transfer is the leader's side of a hand-over (section 5.7). While it runs, proposals are refused. It outlives the leadership: a
+// transfer is the leader's side of a hand-over (docs/protocol.md, "Handing leadership over"). While it runs, proposals are refused. It outlives the leadership: a
 // client is answered when it is known who leads next, or when until has passed.
 type transfer struct {
 	to      ID     // "" = none runs
@@ -146,7 +146,7 @@ func (c *Core) settleTaking() {
 // looks tells whether this leader has a reason to look for a better one: members are preferred, or its disk is full or damaged.
 func (c *Core) looks() bool { return len(c.peers) > 0 && (c.unfit() || len(c.cfg.Preferred) > 0) }
 
-// lookForBetter hands leadership to the preferred member that is alive and lags least (section 5.8), or to any such member when
+// lookForBetter hands leadership to the preferred member that is alive and lags least, or to any such member when
 // this one has no room for entries, or has damaged ones.
 func (c *Core) lookForBetter() {
 	if c.transfer.to != "" || !c.unfit() && slices.Contains(c.cfg.Preferred, c.cfg.ID) {

@@ -28,7 +28,7 @@ const (
 	TLSEnforcing  TLSMode = "enforcing"  // plain connections are closed
 )
 
-// TLSSettings are the original's tls.* keys (section 1.6). Paths name PEM files.
+// TLSSettings are the original's tls.* keys (TlsSystemConfig in the Java original; docs/operating.md, "TLS"). Paths name PEM files.
 type TLSSettings struct {
 	Mode     TLSMode // tls.server.mode, default permissive
 	TestMode bool    // tls.test.mode.enable: the server makes itself a certificate, the client trusts any; default true

@@ -71,7 +71,7 @@ type Config struct {
 	Initial raft.Initial
 	Log     Log
 	Net     Net
-	Async   bool          // durability `async`: an entry counts as soon as it is written (decision D4)
+	Async   bool          // durability `async`: an entry counts as soon as it is written (docs/adr/0003-acknowledged-means-synced.md)
 	AckWait time.Duration // how long a proposal waits for its acknowledgement (maxWaitAckTimeMs)
 	// PendingBytes bounds the bodies of proposals that wait for the next turn. The entries of those that wait for a majority are the
 	// log's, and bounded by Core.MaxPending in number, by UncommittedBytes in size.

@@ -74,7 +74,7 @@ type Group struct {
 	Peers string
 	Nodes []*Node // in the order of their ids n0, n1, …
 
-	Settings map[string]string // for every node; KEY of protocol section 8.1
+	Settings map[string]string // for every node; keys of DLedgerConfig
 	GoOnly   map[string]string // for our nodes: compat, durability
 	JVM      []string          // Java options
 }
