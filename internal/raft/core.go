@@ -293,7 +293,7 @@ func (c *Core) Transferring() bool { return c.role == Leader && c.transfer.to !=
 // PeerStatus is the leader's view of one other member.
 type PeerStatus struct {
 	ID       ID
-	State    string // compare, truncate, append, stuck
+	State    string // compare, truncate, reset, append
 	Match    Index  // entries up to here are stored there, durably if the group is
 	Next     Index
 	Inflight int

@@ -164,7 +164,7 @@ func (s Status) String() string {
 
 // Payload is the encoded entries First..Last of a MsgAppend, or the one entry of a MsgCompare or MsgTruncate in dialect 0.3:
 // complete entries of the file format back to back, without blanks, cut anywhere into pieces that concatenate to them.
-// The core carries it from a message to Ready.Append and never looks inside. It must not be written to once handed over.
+// The core carries it from a message to an Effect and never looks inside. It must not be written to once handed over.
 type Payload [][]byte
 
 // Size is the number of bytes of all pieces.
