@@ -29,11 +29,10 @@ type HelloResponse struct {
 
 // Node is what two nodes must know of each other before they exchange entries.
 type Node struct {
-	Product      string   `json:"product,omitempty"`
-	Version      string   `json:"version,omitempty"`
-	Compat       string   `json:"compat,omitempty"` // the setting: go, 0.4 or 0.3
-	DataFileSize int64    `json:"dataFileSize,omitempty"`
-	Features     []string `json:"features,omitempty"`
+	Product      string `json:"product,omitempty"`
+	Version      string `json:"version,omitempty"`
+	Compat       string `json:"compat,omitempty"` // the setting: go, 0.4 or 0.3
+	DataFileSize int64  `json:"dataFileSize,omitempty"`
 }
 
 // StatusRequest asks any node for its state: CodeStatus, JSON.
