@@ -2,7 +2,6 @@ package mq
 
 import (
 	"cmp"
-	"slices"
 )
 
 // The bodies of requests and answers. Each is read with Unmarshal and written with Marshal; names and forms are those of the classes
@@ -19,9 +18,6 @@ type MessageQueue struct {
 func (q MessageQueue) Compare(o MessageQueue) int {
 	return cmp.Or(cmp.Compare(q.Topic, o.Topic), cmp.Compare(q.BrokerName, o.BrokerName), cmp.Compare(q.QueueID, o.QueueID))
 }
-
-// SortQueues puts queues in their order.
-func SortQueues(q []MessageQueue) { slices.SortFunc(q, MessageQueue.Compare) }
 
 // DataVersion tells states of a table apart. Ours carry the Raft term as StateVersion, so that a name server refuses a leader of an
 // earlier term; the original sends 0 in DLedger mode.

@@ -171,7 +171,7 @@ func appendHost(dst []byte, h netip.AddrPort) []byte {
 }
 
 // ParseStored reads the message at the start of b, which may go on behind it, and gives its length. It checks that the fields fit together, not
-// the CRC (see CheckBody).
+// the CRC: the log's entry around it has checksums of its own.
 //
 // Nothing is copied: Body, Topic and Properties are b's own memory, which must not be written to as long as they are used. What is kept
 // for long should be cloned, or it keeps all of b alive.
@@ -250,14 +250,6 @@ func shared(b []byte) string {
 func SetStored(stored []byte, queueOffset, physicalOffset int64) {
 	binary.BigEndian.PutUint64(stored[OffsetQueueOffset:], uint64(queueOffset))
 	binary.BigEndian.PutUint64(stored[OffsetPhysicalOffset:], uint64(physicalOffset))
-}
-
-// CheckBody tells whether the body is the one that the checksum was made of.
-func (m *Message) CheckBody() error {
-	if c := uint32(BodyCRC(m.Body)); c != m.BodyCRC {
-		return fmt.Errorf("%w: body checksum %#x, stored %#x", ErrMessage, c, m.BodyCRC)
-	}
-	return nil
 }
 
 // TransactionType is one of SysNotTrans, SysPrepared, SysCommit and SysRollback.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/netip"
 	"strings"
@@ -106,7 +107,7 @@ func TestStoredFormIsTheOriginals(t *testing.T) {
 			if n != g.TotalSize || m.StoredSize() != n {
 				t.Errorf("length %d, computed %d, want %d", n, m.StoredSize(), g.TotalSize)
 			}
-			if p := PropMap(m.Properties); !maps.Equal(p, g.Properties) {
+			if p := propMap(m.Properties); !maps.Equal(p, g.Properties) {
 				t.Errorf("properties %v, want %v", p, g.Properties)
 			}
 			if id := m.MsgID(); id != g.OffsetMsgID {
@@ -115,7 +116,7 @@ func TestStoredFormIsTheOriginals(t *testing.T) {
 			if h, o, err := ParseMsgID(g.OffsetMsgID); err != nil || h != want.StoreHost || o != want.PhysicalOffset {
 				t.Errorf("id parsed: %v, %d, %v", h, o, err)
 			}
-			if err := m.CheckBody(); err != nil {
+			if err := checkBody(&m); err != nil {
 				t.Error(err)
 			}
 			again, err := AppendStored([]byte("before"), &m)
@@ -238,7 +239,7 @@ func TestBatchIsTheOriginals(t *testing.T) {
 	var again []byte
 	for i, it := range items {
 		w := g.Messages[i]
-		if it.Flag != w.Flag || string(it.Body) != w.Body || !maps.Equal(PropMap(it.Properties), w.Properties) {
+		if it.Flag != w.Flag || string(it.Body) != w.Body || !maps.Equal(propMap(it.Properties), w.Properties) {
 			t.Errorf("message %d is %+v, want %+v", i, it, w)
 		}
 		again = AppendBatchItem(again, it)
@@ -272,7 +273,7 @@ func FuzzSplitBatch(f *testing.F) {
 
 func TestProperties(t *testing.T) {
 	const p = "A\x01b\x02KEYS\x01k1 k2\x02\x01x\x02EMPTY\x01\x02nothing\x02V\x01a\x01b\x02A\x01c"
-	if m := PropMap(p); !maps.Equal(m, map[string]string{"A": "c", "KEYS": "k1 k2", "V": "a\x01b"}) {
+	if m := propMap(p); !maps.Equal(m, map[string]string{"A": "c", "KEYS": "k1 k2", "V": "a\x01b"}) {
 		t.Errorf("read as %q", m)
 	}
 	for _, k := range []struct{ name, got, want string }{
@@ -305,16 +306,16 @@ func FuzzProperties(f *testing.F) {
 		if strings.ContainsAny(name, "\x01\x02") || strings.Contains(value, "\x02") || name == "" || value == "" {
 			return
 		}
-		want := PropMap(p)
+		want := propMap(p)
 		if got := PropGet(p, name); got != want[name] {
 			t.Fatalf("get %q from %q: %q, want %q", name, p, got, want[name])
 		}
 		want[name] = value
-		if got := PropMap(PropSet(p, name, value)); !maps.Equal(got, want) {
+		if got := propMap(PropSet(p, name, value)); !maps.Equal(got, want) {
 			t.Fatalf("set %q to %q in %q: %q, want %q", name, value, p, got, want)
 		}
 		delete(want, name)
-		if got := PropMap(PropDel(p, name)); !maps.Equal(got, want) {
+		if got := propMap(PropDel(p, name)); !maps.Equal(got, want) {
 			t.Fatalf("delete %q from %q: %q, want %q", name, p, got, want)
 		}
 	})
@@ -332,4 +333,21 @@ func TestUniqueKeysDiffer(t *testing.T) {
 			t.Errorf("%s: time in the key is %s", addr, ms)
 		}
 	}
+}
+
+// propMap gives all properties; of several with one name the last.
+func propMap(p string) map[string]string {
+	m := map[string]string{}
+	for k, v := range PropAll(p) {
+		m[k] = v
+	}
+	return m
+}
+
+// checkBody tells whether the body is the one that the checksum was made of.
+func checkBody(m *Message) error {
+	if c := uint32(BodyCRC(m.Body)); c != m.BodyCRC {
+		return fmt.Errorf("body checksum %#x, stored %#x", c, m.BodyCRC)
+	}
+	return nil
 }

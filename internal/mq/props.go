@@ -129,15 +129,6 @@ func PropDel(p string, names ...string) string {
 	return p
 }
 
-// PropMap gives all properties; of several with one name the last.
-func PropMap(p string) map[string]string {
-	m := map[string]string{}
-	for k, v := range PropAll(p) {
-		m[k] = v
-	}
-	return m
-}
-
 // Prop gives the value of a property of the message; "" if it has none.
 func (m *Message) Prop(name string) string { return PropGet(m.Properties, name) }
 

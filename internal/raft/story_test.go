@@ -210,10 +210,23 @@ func (s *story) command(line string) error {
 	return nil
 }
 
+// parseCompat is the reverse of String.
+func parseCompat(s string) (Compat, error) {
+	switch s {
+	case "go", "":
+		return CompatGo, nil
+	case "0.4":
+		return Compat04, nil
+	case "0.3":
+		return Compat03, nil
+	}
+	return 0, fmt.Errorf("compat %q is none of go, 0.4, 0.3", s)
+}
+
 func (s *story) cluster(words []string, args map[string]string) error {
 	config := defaults()
 	var err error
-	if config.Compat, err = ParseCompat(args["compat"]); err != nil {
+	if config.Compat, err = parseCompat(args["compat"]); err != nil {
 		return err
 	}
 	var ids []ID

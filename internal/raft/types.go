@@ -36,19 +36,6 @@ func (c Compat) String() string {
 	return fmt.Sprintf("Compat(%d)", uint8(c))
 }
 
-// ParseCompat is the reverse of String.
-func ParseCompat(s string) (Compat, error) {
-	switch s {
-	case "go", "":
-		return CompatGo, nil
-	case "0.4":
-		return Compat04, nil
-	case "0.3":
-		return Compat03, nil
-	}
-	return 0, fmt.Errorf("compat %q is none of go, 0.4, 0.3", s)
-}
-
 // Run is a stretch of the log written in one term.
 //
 //  1. runs are ordered by First, and by Term, both strictly;

@@ -15,7 +15,6 @@ const FrameMax = 16 << 20
 
 // Header codes that this package gives itself; every other one belongs to the packages above.
 const (
-	CodeSystemError = 1 // the handler could not work on the request; the remark says why
 	CodeBusy        = 2 // a bound is reached: try again later
 	CodeUnsupported = 3 // no handler knows the request's code
 )

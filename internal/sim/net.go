@@ -34,7 +34,6 @@ type noise struct {
 
 const (
 	rpcTimeout  = raft.Instant(3 * time.Second)
-	helloPause  = 50 * ms
 	diskRead    = 3 * ms // longest wait of a pump for the disk
 	connectMost = 30 * ms
 )

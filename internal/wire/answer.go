@@ -164,36 +164,6 @@ func DecodeAnswer(dialect raft.Compat, req *raft.Message, headerCode int32, body
 	return ans, nil
 }
 
-// AppendProbe appends a PUSH, CodePush, that does nothing in any generation of the original, and that both answer: PushDialect
-// reads the generation from the answer. A 0.3.2 node that is not a follower may stay silent.
-func AppendProbe(dst []byte, group string, remote, local raft.ID) []byte {
-	w := begin(dst)
-	w.b = append(w.b, `"batch":false,"batchEntry":[],"code":200,"commitIndex":-1,"count":0,"entries":[],"firstEntryIndex":-1,`...)
-	w.text(`"group":`, group)
-	w.b = append(w.b, `"lastEntryIndex":-1,"lastEntryTerm":-1,`...)
-	w.text(`"leaderId":`, string(local))
-	w.text(`"localId":`, string(local))
-	w.b = append(w.b, `"preLogIndex":-1,"preLogTerm":-1,`...)
-	w.text(`"remoteId":`, string(remote))
-	w.b = append(w.b, `"term":-1,"totalSize":0,"type":"COMMIT",`...)
-	return w.end()
-}
-
-// PushDialect tells the generation of the original by any answer it gave to a PUSH in JSON, also one that reports an error.
-func PushDialect(headerCode int32, body []byte) (raft.Compat, error) {
-	if err := headerError(headerCode, body); err != nil {
-		return 0, err
-	}
-	var f fields
-	if err := f.parse(body); err != nil {
-		return 0, err
-	}
-	if f.has04 {
-		return raft.Compat04, nil
-	}
-	return raft.Compat03, nil
-}
-
 // SnapshotDialect tells the generation by the answer to an INSTALL_SNAPSHOT without data, which changes nothing and is answered in
 // every role: 0.3 does not know the request, 0.4 refuses it in a body. The request is AppendSnapshotProbe's.
 func SnapshotDialect(headerCode int32, body []byte) (raft.Compat, error) {

@@ -303,11 +303,6 @@ func TestErrorAnswersAreThoseOfRunningOriginals(t *testing.T) {
 	}
 
 	t.Run("generations", func(t *testing.T) {
-		for i, want := range map[int]raft.Compat{1: raft.Compat03, 2: raft.Compat04, 3: raft.Compat03, 4: raft.Compat04} {
-			if got, err := PushDialect(file.Exchanges[i].ResponseHeaderCode, []byte(live(i))); got != want || err != nil {
-				t.Errorf("exchange %d: got %v, %v, want %v", i, got, err, want)
-			}
-		}
 		for i, want := range map[int]raft.Compat{6: raft.Compat03, 7: raft.Compat04} {
 			if got, err := SnapshotDialect(file.Exchanges[i].ResponseHeaderCode, []byte(live(i))); got != want || err != nil {
 				t.Errorf("exchange %d: got %v, %v, want %v", i, got, err, want)
