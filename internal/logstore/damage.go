@@ -360,8 +360,8 @@ func (s *Store) overwrite(g *graft) error {
 		if f.readOnly {
 			return fmt.Errorf("%s lies in a read-only path and cannot be repaired", f.name)
 		}
-		if _, err := f.WriteAt(b, at-f.off); err != nil {
-			return s.fail(fmt.Errorf("write %s: %w", f.name, err))
+		if err := s.putRight(l, f, b, at-f.off); err != nil {
+			return s.fail(err)
 		}
 		if err := f.Datasync(); err != nil {
 			return s.fail(fmt.Errorf("sync %s: %w", f.name, err))

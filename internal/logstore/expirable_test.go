@@ -75,6 +75,22 @@ func TestRetentionBelievesNoDamagedHeader(t *testing.T) {
 				}
 				must(t, s.Close())
 			}
+			// A header that is not read is damaged as well.
+			what := fmt.Sprintf("bare %t, entry %d unreadable", bare, begins[k])
+			d := m.Fork(vfs.KeepAll)
+			cfg.FS = d
+			s := mustOpen(t, cfg)
+			deaden(d, "base/dledger-n0/data/"+fileName(int64(k)*256), 0, 256, false)
+			_, err := s.Expire()
+			must(t, err)
+			want := begins[last]
+			if k == last {
+				want = begins[last-1]
+			}
+			if b, dam := s.Bounds(), s.Damaged(); b.First != want || k == last && len(dam) != 1 {
+				t.Errorf("%s: first is %d, want %d; damaged are %v", what, b.First, want, dam)
+			}
+			must(t, s.Close())
 		}
 	}
 }

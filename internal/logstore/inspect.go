@@ -354,7 +354,8 @@ func (in *Inspector) Verify() (Report, error) {
 	if rep.Info.Last < sure && len(rep.Problems) == 0 {
 		rep.problem(in.endsEarly(rep.Info.Last))
 	}
-	return rep, in.checkBehind(&rep, sc)
+	in.checkBehind(&rep, sc)
+	return rep, nil
 }
 
 // endsEarly is the error of a log that ends at entry last, before what is sure.
@@ -432,26 +433,23 @@ func (in *Inspector) stopped(rep *Report, sc *scanner, sure raft.Index) bool {
 }
 
 // checkBehind looks for bytes behind the end of a log that was stopped cleanly.
-func (in *Inspector) checkBehind(rep *Report, sc *scanner) error {
+func (in *Inspector) checkBehind(rep *Report, sc *scanner) {
 	if !in.known || !in.side.clean || len(in.data.files) == 0 || len(rep.Problems) > 0 {
-		return nil
+		return
 	}
-	zeros, err := in.data.zerosFrom(sc.pos)
-	if err != nil {
-		return err
-	}
-	if !zeros {
-		rep.problem(in.data.damage(sc.pos, sc.next, errors.New("bytes behind the last entry are not zeros")))
-	}
+	in.checkZeros(rep, &in.data, sc.pos, sc.next, "entry")
 	if at := int64(rep.Info.Last+1) * entry.IndexSize; in.readIndex && at >= in.index.base() {
-		if zeros, err = in.index.zerosFrom(at); err != nil {
-			return err
-		}
-		if !zeros {
-			rep.problem(in.index.damage(at, rep.Info.Last+1, errors.New("bytes behind the last index record are not zeros")))
-		}
+		in.checkZeros(rep, &in.index, at, rep.Info.Last+1, "index record")
 	}
-	return nil
+}
+
+func (in *Inspector) checkZeros(rep *Report, src *source, pos int64, next raft.Index, last string) {
+	switch zeros, err := src.zerosFrom(pos); {
+	case err != nil:
+		rep.problem(src.damage(pos, next, fmt.Errorf("what is behind the last %s is not known: %w", last, err)))
+	case !zeros:
+		rep.problem(src.damage(pos, next, fmt.Errorf("bytes behind the last %s are not zeros", last)))
+	}
 }
 
 // Compared is the outcome of Compare.

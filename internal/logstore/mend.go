@@ -61,13 +61,10 @@ func (r *recovery) leadingBlank() error {
 		return nil
 	}
 	b := make([]byte, entry.BlankSize)
-	if _, err := f.ReadAt(b, 0); err != nil {
-		return fmt.Errorf("read %s: %w", f.name, err)
-	}
-	if want := blankRecord(n)[:entry.BlankSize]; binary.BigEndian.Uint64(b) != binary.BigEndian.Uint64(want) {
+	if want := blankRecord(n)[:entry.BlankSize]; !f.reads(b, 0) || binary.BigEndian.Uint64(b) != binary.BigEndian.Uint64(want) {
 		r.log.Warn("damaged blank record is whole again", "file", f.name, "offset", 0)
-		if _, err := f.WriteAt(want, 0); err != nil {
-			return r.fail(fmt.Errorf("write %s: %w", f.name, err))
+		if err := f.putRight(want, 0, entry.BlankSize, r.data.size); err != nil {
+			return r.fail(err)
 		}
 		if err := f.Datasync(); err != nil {
 			return r.fail(fmt.Errorf("sync %s: %w", f.name, err))

@@ -637,18 +637,13 @@ func (x *indexFixer) flush() error {
 	at := int64(x.from) * entry.IndexSize
 	x.have = append(x.have[:0], x.want...)
 	f := x.index.find(at)
-	if f != nil {
-		if _, err := f.ReadAt(x.have, at-f.off); err != nil {
-			return fmt.Errorf("read %s: %w", f.name, err)
-		}
-	}
-	if f == nil || !bytes.Equal(x.have, x.want) {
+	if f == nil || !f.reads(x.have, at-f.off) || !bytes.Equal(x.have, x.want) {
 		f, err := x.obtain(&x.index, at)
 		if err != nil {
 			return err
 		}
-		if _, err := f.WriteAt(x.want, at-f.off); err != nil {
-			return x.fail(fmt.Errorf("write %s: %w", f.name, err))
+		if err := f.putRight(x.want, at-f.off, at-f.off+int64(len(x.want)), x.index.size); err != nil {
+			return x.fail(err)
 		}
 	}
 	x.want = x.want[:0]
@@ -662,16 +657,19 @@ func (x *indexFixer) flush() error {
 // what is gone. Or there are other bytes: that is damage, and going on would hide it.
 func (r *recovery) judge() error {
 	s := r.Store
-	if errors.Is(r.stop, errRead) {
+	unreadable := errors.Is(r.stop, errRead)
+	if unreadable && (!r.known || r.ballot.foreign || !s.cfg.Repairs) {
 		return r.stop
 	}
 	s.lost = -1
 	// A crash of the machine may have taken entries that others count on, and, beside them, what was noted of them.
 	s.behind = r.m.behind || r.known && r.m.async && !r.m.clean && !r.sameBoot || !r.known && r.cfg.Async && r.ballot.term > 0 && !r.ballot.foreign
 	s.new = r.m.new || !r.known && len(s.data.list) == 0 && r.ballot == ballot{}
+	// So may what is not read hold what was synced, though a power cut took the note of that.
+	s.behind = s.behind || unreadable && !r.m.clean && !r.sameBoot
 	s.behind = s.behind && !plantedLossForgotten
 	if s.behind {
-		s.log.Warn("the machine went down without a sync; this node does not vote until it has caught up", "last", s.last.index)
+		s.log.Warn("the machine went down, and what it took is not known; this node does not vote until it has caught up", "last", s.last.index)
 	}
 	if !r.known {
 		return nil
@@ -686,9 +684,10 @@ func (r *recovery) judge() error {
 	}
 	if next <= sure && !errors.Is(r.stop, errNoFile) {
 		zeros, err := r.src.zerosFrom(r.stopPos)
-		if err != nil {
+		if err != nil && !s.cfg.Repairs {
 			return err
 		}
+		zeros = zeros && err == nil // what is not read is not known to be zeros
 		if damage := r.src.damage(r.stopPos, next, r.stop); !zeros {
 			if !s.cfg.Repairs {
 				return damage

@@ -134,11 +134,14 @@ func (s *Store) expirable(now time.Time, force bool) (mark, error) {
 // Java leader wrote it, to agree with its index record. Else it is damaged, which is marked.
 func (s *Store) beginningAt(pos int64, commit raft.Index) (raft.Index, error) {
 	for again := false; ; again = true {
+		i := raft.Index(-1)
 		b, err := s.ReadAt(pos, entry.HeaderSize)
-		if err != nil {
+		switch {
+		case err == nil:
+			i, err = s.believed(b, pos)
+		case !errors.Is(err, errUnreadable):
 			return -1, err
 		}
-		i, err := s.believed(b, pos)
 		if err != nil {
 			i = s.indexedAt(pos)
 			err = &DamageError{File: fileName(pos), Index: i, Err: err}

@@ -258,8 +258,8 @@ func (s *Store) fillBlank(pos, end int64, gen uint64, cause error) error {
 	if end-pos < entry.BlankSize || end != f.off+s.data.size {
 		return fmt.Errorf("%s at byte %d: %w", f.name, pos-f.off, cause)
 	}
-	if _, err := f.WriteAt(blankRecord(end-pos), pos-f.off); err != nil {
-		return s.fail(fmt.Errorf("write %s: %w", f.name, err))
+	if err := s.putRight(&s.data, f, blankRecord(end-pos), pos-f.off); err != nil {
+		return s.fail(err)
 	}
 	if err := f.Datasync(); err != nil {
 		return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
@@ -313,8 +313,8 @@ func (x *recordFixer) flush() error {
 			wrong++
 		}
 	}
-	if _, err := f.WriteAt(want, at-f.off); err != nil {
-		return s.fail(fmt.Errorf("write %s: %w", f.name, err))
+	if err := s.putRight(&s.index, f, want, at-f.off); err != nil {
+		return s.fail(err)
 	}
 	if err := f.Datasync(); err != nil { // a pass that is complete has found nothing, or mended it for good
 		return s.fail(fmt.Errorf("sync %s: %w", f.name, err))

@@ -1,6 +1,7 @@
 package logstore
 
 import (
+	"bytes"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -8,67 +9,83 @@ import (
 	"testing"
 
 	"dledger/internal/entry"
+	"dledger/internal/raft"
 	"dledger/internal/vfs"
 )
 
-// deaden makes bytes [off, off+n) of a file unreadable until something is written over them, as disks give a sector another place then; with dead never again.
+// deaden makes bytes [off, off+n) of a file unreadable until they are written over at once, as disks give a sector another place then; with dead never again. What writes a
+// part of them fails, since the page cache reads the rest first.
 func deaden(m *vfs.Mem, name string, off, n int64, dead bool) {
 	elsewhere := false
 	m.SetHook(func(c vfs.Call) error {
 		switch hit := c.Name == name && c.Off < off+n && c.Off+c.N > off; {
-		case hit && c.Op == "write":
+		case c.Op == "create" && c.Name == name:
 			elsewhere = !dead
-		case hit && c.Op == "read" && !elsewhere:
+		case elsewhere || !hit:
+		case c.Op == "read":
+			return syscall.EIO
+		case c.Op != "write" && c.Op != "zero":
+		case c.Off <= off && c.Off+c.N >= off+n:
+			elsewhere = !dead
+		case !dead:
 			return syscall.EIO
 		}
 		return nil
 	})
 }
 
-// A sector that the disk does not read is damage like any other: it is found by whoever reads there and by the scrub, named by verify, and repaired. Wherever it
-// lies, and also if it was there before the start.
+// A sector that the disk does not read is damage like any other: it is found by whoever reads there and by the scrub, named by verify, and repaired, though the disk takes
+// nothing but a whole sector there, or the page cache nothing but a whole page. Wherever it lies, also if it was there before the start, and whatever the start is behind.
 func TestUnreadableSectorIsDamage(t *testing.T) {
-	healthy := stopped(t)
-	const size = 64
-	refused, tried := 0, 0
-	for _, sub := range []string{"data", "index"} {
-		dir := filepath.Join("base/dledger-n0", sub)
-		names, err := healthy.ReadDir(dir)
-		must(t, err)
-		for _, n := range names {
-			name := filepath.Join(dir, n)
-			b, err := vfs.ReadFile(healthy, name)
-			must(t, err)
-			for off := int64(0); off < int64(len(strings.TrimRight(string(b), "\x00"))); off += size {
-				what := fmt.Sprintf("%s unreadable at %d", name, off)
-				m := healthy.Fork(vfs.KeepAll)
-				deaden(m, name, off, size, false)
-				if s, err := Open(sick(m)); err != nil {
-					refused++
-					if !strings.Contains(err.Error(), name) {
-						t.Errorf("%s: the start says %v", what, err)
-					}
-					continue
-				} else {
-					must(t, s.Close())
-				}
-				if sub == "data" {
-					m = healthy.Fork(vfs.KeepAll)
-					deaden(m, name, off, size, false)
-					if rep := verify(t, m); len(rep.Problems) == 0 || !strings.Contains(rep.Problems[0].Error(), name) {
-						t.Errorf("%s: verify finds %v", what, rep.Problems)
-					}
-				}
-				tried++
-				m = healthy.Fork(vfs.KeepAll)
-				deaden(m, name, off, size, false)
-				cured(t, what, m, healthy)
-			}
+	for _, unit := range []int64{sector, pageSize} {
+		config := func(fs vfs.FS) Config {
+			cfg := small(fs)
+			cfg.DataFileSize, cfg.IndexFileSize = 4*unit, 2*unit
+			return cfg
 		}
-	}
-	t.Logf("%d sectors repaired; with %d more there was no start", tried, refused)
-	if refused > tried/4 {
-		t.Errorf("%d of %d sectors prevent the start", refused, refused+tried)
+		n := raft.Index(unit / sector)
+		live := vfs.NewMem()
+		s := mustOpen(t, config(live))
+		must(t, s.SaveTerm(1, "n0"))
+		fill(t, s, 44*n, 1)
+		fill(t, s, 69*n, 2)
+		must(t, s.SetCommit(69*n))
+		must(t, s.Checkpoint())
+		fill(t, s, 79*n, 2)
+		if _, err := s.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		noted := live.Fork(vfs.KeepNone) // but not all of it
+		must(t, s.SetCommit(77*n))
+		killed := live.Fork(nil)
+		must(t, s.Close())
+		clean := live.Fork(vfs.KeepAll)
+		for state, healthy := range map[string]*vfs.Mem{"a clean stop": clean, "a kill": killed, "a power cut": noted} {
+			tried := 0
+			for _, sub := range []string{"data", "index"} {
+				dir := filepath.Join("base/dledger-n0", sub)
+				names, err := healthy.ReadDir(dir)
+				must(t, err)
+				for _, n := range names {
+					name := filepath.Join(dir, n)
+					b, err := vfs.ReadFile(healthy, name)
+					must(t, err)
+					for off := int64(0); off < int64(len(bytes.TrimRight(b, "\x00"))); off += unit {
+						what := fmt.Sprintf("%d bytes of %s unreadable at %d after %s", unit, name, off, state)
+						m := healthy.Fork(nil)
+						deaden(m, name, off, unit, false)
+						if rep := verify(t, m); sub == "data" && (len(rep.Problems) == 0 || !strings.Contains(rep.Problems[0].Error(), name)) {
+							t.Errorf("%s: verify finds %v", what, rep.Problems)
+						}
+						tried++
+						m = healthy.Fork(nil)
+						deaden(m, name, off, unit, false)
+						curedIn(t, config, what, m, clean)
+					}
+				}
+			}
+			t.Logf("%d times %d bytes repaired after %s", tried, unit, state)
+		}
 	}
 }
 

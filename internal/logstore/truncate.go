@@ -118,6 +118,9 @@ func (s *Store) erase(l *files, pos int64) error {
 		return nil
 	}
 	f.ahead.rewind(pos - f.off)
+	if err := f.makeReadable(pos-f.off, pos-f.off, l.size); err != nil {
+		return err
+	}
 	if err := f.Zero(pos-f.off, l.size-(pos-f.off)); err != nil {
 		return fmt.Errorf("erase %s: %w", f.name, err)
 	}
