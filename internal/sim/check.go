@@ -26,6 +26,15 @@ type checker struct {
 	acked     raft.Index // highest index that a client knows to be committed; -1 = none
 	due       []*op      // acknowledged in this turn, still to be checked
 	reads     []reading  // read in this turn
+
+	calledAt []raft.Instant // by index: when an entry was first called committed
+	losses   []loss
+}
+
+// loss is a moment at which power cuts had taken committed entries from every disk, as only mode async allows: what is behind left may come back or not.
+type loss struct {
+	at   raft.Instant
+	left raft.Index
 }
 
 // place is one entry as it was stored first. Wherever the same index and term are stored, it must be the same (R3).
@@ -206,9 +215,72 @@ func (k *checker) ended(n *node, processOnly bool) {
 	}
 	n.ops = nil
 	if !processOnly {
+		n.taken = n.flushed
 		n.flushed = n.durable // more may be there, but need not
 		n.commit = -1
+		if k.w.setup.losing {
+			k.lost()
+		}
 	}
+}
+
+// lossWindow is how old a committed entry may be that power cuts take from every disk (docs/operating.md): what was written is synced every 100 ms.
+const lossWindow = 120 * ms
+
+// lost is called when a member has lost power in mode async. As long as one of them has a committed entry, nothing may happen to it: members that may have lost something
+// do not vote, or only together with all others. What none has any more may be gone, but nothing that is older than the window.
+func (k *checker) lost() {
+	w := k.w
+	k.readings()
+	left := raft.Index(-1)
+	slow := raft.Instant(0)
+	for _, n := range w.nodes {
+		if n.paused > 0 || n.failing || !n.up && !n.unpowered {
+			n.trouble(w.now)
+		}
+		slow = max(slow, n.troubled, min(n.hangTill, w.now))
+		left = max(left, k.agrees(n))
+	}
+	if int(left) >= len(k.committed)-1 {
+		return
+	}
+	if at := k.calledAt[left+1]; at < w.now-lossWindow && slow < at {
+		w.violate("power cuts have taken entry %d from every disk, which was committed %v ago", left+1, time.Duration(w.now-at))
+	}
+	w.say(nil, "committed entries behind %d are on no disk any more", left)
+	k.losses = append(k.losses, loss{w.now, left})
+	w.gone += len(k.committed) - 1 - int(left)
+	k.committed, k.calledAt = k.committed[:left+1], k.calledAt[:left+1]
+	k.acked = min(k.acked, left)
+}
+
+// agrees gives how far n certainly holds what is committed.
+func (k *checker) agrees(n *node) raft.Index {
+	i := min(n.flushed.index, raft.Index(len(k.committed))-1)
+	if n.store == nil || i < 0 {
+		return -1
+	}
+	if n.flushed.index == i && n.flushed.term == k.committed[i].term {
+		return i
+	}
+	for t := n.flushed.term; i >= 0 && k.committed[i].term > t; i-- {
+	}
+	for ; i >= 0; i-- {
+		if t, err := n.store.Term(i); err == nil && t == k.committed[i].term || errors.Is(err, logstore.ErrCompacted) {
+			return i
+		}
+	}
+	return -1
+}
+
+// still gives what of entries up to i was left by power cuts since an instant.
+func (k *checker) still(i raft.Index, since raft.Instant) raft.Index {
+	for _, l := range k.losses {
+		if l.at >= since {
+			i = min(i, l.left)
+		}
+	}
+	return i
 }
 
 // recovered is called when n has opened its log again.
@@ -279,8 +351,9 @@ func (k *checker) commits(n *node, to raft.Index) {
 			return
 		}
 		k.committed = append(k.committed, *p)
+		k.calledAt = append(k.calledAt, w.now)
 		if p.op >= 0 {
-			if o := k.ops[p.op]; i <= o.floor {
+			if o := k.ops[p.op]; i <= k.still(o.floor, o.at) {
 				w.violate("proposal %d became entry %d, but was made after %d had been acknowledged", p.op, i, o.floor)
 			}
 		}
@@ -299,6 +372,10 @@ func (k *checker) majority(n *node, i raft.Index) {
 		at := m.durable
 		if k.w.setup.async {
 			at = m.flushed
+		}
+		if k.w.setup.losing && m.taken.index >= i && m.taken.term >= t {
+			have++ // it had it when it said so
+			continue
 		}
 		if m.store == nil || at.index < i {
 			continue
@@ -343,9 +420,14 @@ func (k *checker) turned(n *node) {
 		k.acknowledged(o)
 	}
 	k.due = k.due[:0]
+	k.readings()
+}
+
+// readings checks what was given to readers.
+func (k *checker) readings() {
 	for _, r := range k.reads {
 		if int(r.index) >= len(k.committed) || k.committed[r.index].sum != r.sum {
-			w.violate("%s gave a reader another entry %d than was committed", r.n.id, r.index)
+			k.w.violate("%s gave a reader another entry %d than was committed", r.n.id, r.index)
 		}
 	}
 	k.reads = k.reads[:0]

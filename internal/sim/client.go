@@ -165,7 +165,7 @@ func (c *client) read(n *node) {
 			return
 		}
 		w.confirmed++
-		if i < floor {
+		if floor := w.check.still(floor, q.at); i < floor {
 			w.violate("%s confirms a read up to %d, but %d was acknowledged before", n.id, i, floor)
 			return
 		}

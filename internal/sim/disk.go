@@ -3,7 +3,9 @@ package sim
 import (
 	"errors"
 	"hash/maphash"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 
 	"dledger/internal/vfs"
@@ -22,10 +24,12 @@ type disk struct {
 	failed bool       // a call failed with EIO in this life
 	full   bool       // there is little room
 	syncs  int        // syncs since the count was last taken
+
+	bad map[spot]bool // blocks that are not read until they are rewritten
 }
 
 func newDisk(chance *rand.Rand) *disk {
-	d := &disk{mem: vfs.NewMem(), chance: chance}
+	d := &disk{mem: vfs.NewMem(), chance: chance, bad: map[spot]bool{}}
 	d.mem.SetHook(d.hook)
 	return d
 }
@@ -44,6 +48,9 @@ func (d *disk) hook(c vfs.Call) error {
 			return errPower
 		}
 	}
+	if len(d.bad) > 0 && d.sick(c) {
+		return syscall.EIO
+	}
 	if c.Op == d.fail {
 		d.fail, d.failed = "", true
 		if c.Op == "write" {
@@ -55,6 +62,40 @@ func (d *disk) hook(c vfs.Call) error {
 		d.syncs++
 	}
 	return nil
+}
+
+// sick tells whether a call touches a block that cannot be read, and fails: a read, or a write of a part of it, since the rest has to be read then. What writes the
+// whole of it makes it well.
+func (d *disk) sick(c vfs.Call) bool {
+	well := func(s spot) bool {
+		end := (s.block + 1) * vfs.BlockSize
+		if info, err := d.mem.Stat(s.name); err == nil {
+			end = min(end, info.Size)
+		}
+		return c.Off <= s.block*vfs.BlockSize && c.Off+c.N >= end
+	}
+	switch c.Op {
+	case "create", "remove":
+		maps.DeleteFunc(d.bad, func(s spot, _ bool) bool { return s.name == c.Name })
+	case "read", "write", "zero", "prewrite":
+		var hit []spot
+		for b := c.Off / vfs.BlockSize; b*vfs.BlockSize < c.Off+c.N; b++ {
+			if s := (spot{c.Name, b}); d.bad[s] {
+				hit = append(hit, s)
+			}
+		}
+		if len(hit) > 0 && c.Op == "read" {
+			return true
+		}
+		if slices.ContainsFunc(hit, func(s spot) bool { return !well(s) }) {
+			d.failed = true
+			return true
+		}
+		for _, s := range hit {
+			delete(d.bad, s)
+		}
+	}
+	return false
 }
 
 // excused tells whether the disk may be the reason for a failure.

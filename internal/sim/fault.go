@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"dledger/internal/raft"
@@ -41,11 +42,14 @@ const (
 	rot
 	misdirected
 	clockBack
+	badSector
+	blackout
+	stragglers
 	kinds
 )
 
 var kindNames = [kinds]string{"noisy-net", "noisy-link", "halves", "isolate", "one-way", "ring", "bridge", "heal", "hang-up", "clock-jump", "hours-pass", "pause",
-	"power-cut", "cut-in-call", "kill", "restart-all", "stop", "io-error", "full-disk", "nearly-full", "slow-disk", "hanging-disk", "wipe", "transfer", "misplace", "rot", "misdirected", "clock-back"}
+	"power-cut", "cut-in-call", "kill", "restart-all", "stop", "io-error", "full-disk", "nearly-full", "slow-disk", "hanging-disk", "wipe", "transfer", "misplace", "rot", "misdirected", "clock-back", "bad-sector", "blackout", "stragglers"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -54,7 +58,7 @@ func (k kind) possible(s *setup) bool {
 	switch k {
 	case ring, bridge:
 		return len(s.ids) == 5
-	case noisyNet, noisyLink, halves, isolate, oneWay, heal, hangUp, transfer:
+	case noisyNet, noisyLink, halves, isolate, oneWay, heal, hangUp, transfer, stragglers:
 		return len(s.ids) > 1
 	case hoursPass, nearlyFull:
 		return !s.strangers // a stranger may need every old entry
@@ -62,8 +66,10 @@ func (k kind) possible(s *setup) bool {
 		return len(s.ids) > 1 && !s.async
 	case cutInCall:
 		return !s.async // see powerless
-	case rot, misdirected:
+	case rot, misdirected, badSector:
 		return len(s.ids) > 2 && !s.async // there a damaged end cannot be told from a torn one, on which others count as well
+	case blackout:
+		return s.async && !s.strangers && len(s.ids) != 2
 	case misplace:
 		return len(s.ids) > 1 && s.compat != raft.Compat04 // where the position in an entry is only what its leader says
 	}
@@ -206,10 +212,16 @@ func (w *world) strike(k kind, r *rand.Rand) string {
 		return w.rot(r, n)
 	case misdirected:
 		return w.misdirect(r, n)
+	case badSector:
+		return w.deaden(r, n)
 	case clockBack:
 		d := between(r, time.Second, 3*time.Hour)
 		n.wall -= d
 		return fmt.Sprintf("calendar of %s goes back by %v", n.id, d)
+	case blackout:
+		return w.blackout(r)
+	case stragglers:
+		return w.straggle(r, n)
 	case misplace:
 		l := w.link(n.id, w.other(r, n).id)
 		l.misplace = 1 + r.IntN(3)
@@ -250,6 +262,24 @@ func (w *world) makeNoise(k kind, r *rand.Rand, n *node) string {
 		}
 	})
 	return fmt.Sprintf("%s: drop %.2f, repeat %.2f, overtake %.2f, slow %.2f up to %v", where, x.drop, x.repeat, x.overtake, x.slow, x.slowMax)
+}
+
+// straggle makes copies of what a member sends come again much later, when it may lead no more.
+func (w *world) straggle(r *rand.Rand, n *node) string {
+	late := raft.Instant(between(r, 300*time.Millisecond, 4*time.Second))
+	for _, l := range w.links {
+		if l.from == n {
+			l.late = late
+		}
+	}
+	w.later(span(r), func() {
+		for _, l := range w.links {
+			if l.from == n {
+				l.late = 0
+			}
+		}
+	})
+	return fmt.Sprintf("of what %s sends much comes once more within %v", n.id, time.Duration(late))
 }
 
 // part cuts links.
@@ -322,13 +352,30 @@ func (w *world) pauseNode(r *rand.Rand, n *node) string {
 }
 
 func (w *world) cutPower(r *rand.Rand, n *node) string {
-	if !n.up || n.rotten || w.setup.async && !w.powerless(n) { // see rot
+	if !n.up || n.rotten || w.setup.async && !w.setup.losing && !w.powerless(n) { // see rot
 		return ""
 	}
 	k, what := keep(r)
 	n.down(k)
 	n.startIn(span(r))
 	return fmt.Sprintf("power cut at %s; of what was not synced stays: %s", n.id, what)
+}
+
+// blackout takes the power of several members at once, also of those whose processes do not run: what these have written is in no better place.
+func (w *world) blackout(r *rand.Rand) string {
+	hit := r.Perm(len(w.nodes))
+	if r.IntN(2) == 0 {
+		hit = hit[:1+r.IntN(len(hit))]
+	}
+	what := "the power of some goes at once; of what was not synced stays:"
+	for _, i := range hit {
+		n := w.nodes[i]
+		kept, words := keep(r)
+		n.down(kept)
+		n.startIn(1 + raft.Instant(between(r, time.Millisecond, time.Second)))
+		what += fmt.Sprintf(" %s %s,", n.id, words)
+	}
+	return strings.TrimSuffix(what, ",")
 }
 
 func (w *world) fill(r *rand.Rand, n *node) string {

@@ -99,7 +99,7 @@ func (n *node) powerGoes(noted raft.Index, kept vfs.Keep, choice uint64) bool {
 	}
 	n.w.say(n, "block %d of %s has landed at block %d; bytes changed: %d", from.block, from.name, to.block, hit)
 	if hit > 0 {
-		n.rotten, n.passes, n.rotTo = true, 0, max(n.rotTo, noted)
+		n.rots(noted)
 	}
 	return true
 }

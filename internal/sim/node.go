@@ -61,6 +61,7 @@ type node struct {
 	flushed   mark // last entry handed to the operating system
 	began     mark // the same when the present turn began
 	durable   mark // last entry that a sync has covered
+	taken     mark // what flushed was when its power went last
 	savedTerm raft.Term
 	savedVote raft.ID
 	commit    raft.Index // checked up to here in this life
@@ -80,7 +81,7 @@ var none = mark{index: -1, term: -1}
 
 func newNode(w *world, no int) *node {
 	n := &node{w: w, no: no, id: w.setup.ids[no], chance: stream(w.c.Seed, forNode, uint64(no)), rate: w.setup.rates[no],
-		turnAt: never, inputAt: never, flushed: none, durable: none, savedTerm: -1, commit: -1}
+		turnAt: never, inputAt: never, flushed: none, durable: none, taken: none, savedTerm: -1, commit: -1}
 	n.disk = newDisk(n.chance)
 	n.disk.mem.SetClock(n.calendar)
 	return n
@@ -195,6 +196,10 @@ func (n *node) startIn(d raft.Instant) {
 
 // down ends the present life; keep is nil when only the process ends.
 func (n *node) down(keep vfs.Keep) {
+	n.trouble(min(n.hangTill, n.w.now)) // what it wrote meanwhile has waited for a sync
+	if !n.up || n.paused > 0 {
+		n.trouble(n.w.now)
+	}
 	n.unpowered = keep != nil
 	n.up, n.turnAt, n.inputAt, n.paused = false, never, never, 0
 	n.disk.mem.Crash(keep)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -8,6 +9,7 @@ import (
 
 	"dledger/internal/logstore"
 	"dledger/internal/raft"
+	"dledger/internal/vfs"
 )
 
 // damaged tells whether err comes of bits that have flipped on this member's disk.
@@ -25,39 +27,7 @@ const rotMost = 4
 // it is always the same member until everything there is known to be whole again, and all others have to be without damage. Until then its power stays, since a power
 // cut may take the notes of the last syncs, and damage behind what is noted cannot be told from a torn end.
 func (w *world) rot(r *rand.Rand, n *node) string {
-	last := raft.Index(len(w.check.committed)) - 1
-	for _, m := range w.nodes {
-		if m != n && m.wanting() {
-			return ""
-		}
-	}
-	if last < 0 || !n.up && n.unpowered || n.disk.cutIn > 0 || n.disk.off || n.behind || n.flushed.index < 0 || !w.heldBeside(n, last) {
-		return ""
-	}
-	sub := pick(r, "data", "data", "index")
-	names, err := n.disk.mem.ReadDir(dir + "/" + sub)
-	if err != nil || len(names) == 0 {
-		return "" // its power is gone
-	}
-	name := dir + "/" + sub + "/" + names[r.IntN(len(names))]
-	info, err := n.disk.mem.Stat(name)
-	if err != nil || info.Size == 0 {
-		return ""
-	}
-	// Most of a file may be empty, so where the bytes are is looked for.
-	f, err := n.disk.mem.OpenFile(name, 0)
-	if err != nil {
-		return ""
-	}
-	b := make([]byte, info.Size)
-	_, err = f.ReadAt(b, 0)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return ""
-	}
-	end := int64(len(b))
-	for end > 0 && b[end-1] == 0 {
-		end--
-	}
+	name, end := w.perishable(r, n)
 	if end == 0 {
 		return ""
 	}
@@ -70,8 +40,53 @@ func (w *world) rot(r *rand.Rand, n *node) string {
 		what += fmt.Sprintf(" %d", at)
 		at = (at + 1 + r.Int64N(100)) % end
 	}
-	n.rotten, n.passes, n.rotTo = true, 0, max(n.rotTo, n.flushed.index)
+	n.rots(n.flushed.index)
 	return what
+}
+
+// deaden makes a few neighbouring blocks of a data or index file of one member unreadable until they are rewritten, with the bounds of rot.
+func (w *world) deaden(r *rand.Rand, n *node) string {
+	name, end := w.perishable(r, n)
+	if end == 0 {
+		return ""
+	}
+	lo := r.Int64N(end) / vfs.BlockSize
+	hi := lo + pick[int64](r, 1, 1, 1, 2, 8)
+	for b := lo; b < hi; b++ {
+		n.disk.bad[spot{name, b}] = true
+	}
+	n.rots(n.flushed.index)
+	return fmt.Sprintf("blocks %d to %d of %s on the disk of %s are not read any more", lo, hi-1, name, n.id)
+}
+
+// rots notes that entries up to last may be damaged.
+func (n *node) rots(last raft.Index) {
+	n.rotten, n.passes, n.rotTo = true, 0, max(n.rotTo, last)
+}
+
+// perishable chooses a file of n in which something may be damaged, and tells where the bytes in it end; 0: nothing may be damaged now.
+func (w *world) perishable(r *rand.Rand, n *node) (name string, end int64) {
+	last := raft.Index(len(w.check.committed)) - 1
+	for _, m := range w.nodes {
+		if m != n && m.wanting() {
+			return "", 0
+		}
+	}
+	if last < 0 || !n.up && n.unpowered || n.disk.cutIn > 0 || n.disk.off || n.behind || n.flushed.index < 0 || !w.heldBeside(n, last) {
+		return "", 0
+	}
+	sub := pick(r, "data", "data", "index")
+	names, err := n.disk.mem.ReadDir(dir + "/" + sub)
+	if err != nil || len(names) == 0 {
+		return "", 0 // its power is gone
+	}
+	name = dir + "/" + sub + "/" + names[r.IntN(len(names))]
+	b, err := vfs.ReadFile(n.disk.mem, name)
+	if err != nil {
+		return "", 0
+	}
+	// Most of a file may be empty, so where the bytes are is looked for.
+	return name, int64(len(bytes.TrimRight(b, "\x00")))
 }
 
 // heldBeside tells whether everything that is committed is on the disk of another member than n.

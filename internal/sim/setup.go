@@ -17,6 +17,7 @@ type setup struct {
 	compat    raft.Compat
 	strangers bool // compat 0.4: no member knows that the others are of this implementation
 	async     bool
+	losing    bool // in mode async: power goes at any moment, also that of a majority, and takes what that mode says
 	preferred []raft.ID
 	rates     []float64 // how fast each member's clock runs
 	core      raft.Config
@@ -60,6 +61,9 @@ const (
 	forClock
 	forMisdirected
 	forRottenExpiry
+	forSectors
+	forLosses
+	forStragglers
 )
 
 func draw(seed uint64) *setup {
@@ -111,8 +115,9 @@ func draw(seed uint64) *setup {
 	s.gap = pick(r, 30*time.Millisecond, 100*time.Millisecond, 400*time.Millisecond)
 	rots := rot.possible(s) && stream(seed, forRot, 0).IntN(4) == 0
 	misdirects := misdirected.possible(s) && stream(seed, forMisdirected, 0).IntN(6) == 4
-	if expires := rots && stream(seed, forRottenExpiry, 0).IntN(3) == 0; misdirects || rots && !expires {
-		// A power cut may harm one member, retention delete on another: nobody may be left who has a good copy. Where bits flip, only their member deletes meanwhile.
+	sectors := badSector.possible(s) && stream(seed, forSectors, 0).IntN(6) == 2
+	if expires := (rots || sectors) && stream(seed, forRottenExpiry, 0).IntN(3) == 0; misdirects || (rots || sectors) && !expires {
+		// A power cut may harm one member, retention delete on another: nobody may be left who has a good copy. Where bits flip or sectors go bad, only their member deletes meanwhile.
 		s.kinds = slices.DeleteFunc(s.kinds, func(k kind) bool { return k == hoursPass || k == nearlyFull || k == fullDisk })
 	}
 	if rots {
@@ -123,6 +128,15 @@ func draw(seed uint64) *setup {
 	}
 	if stream(seed, forClock, 0).IntN(6) == 1 {
 		s.kinds = append(s.kinds, clockBack)
+	}
+	if sectors {
+		s.kinds = append(s.kinds, badSector)
+	}
+	if stragglers.possible(s) && stream(seed, forStragglers, 0).IntN(5) == 1 {
+		s.kinds = append(s.kinds, stragglers)
+	}
+	if s.losing = blackout.possible(s) && stream(seed, forLosses, 0).IntN(3) == 1; s.losing {
+		s.kinds = append(s.kinds, blackout)
 	}
 	return s
 }
@@ -145,6 +159,9 @@ func (s *setup) String() string {
 	durability := "group"
 	if s.async {
 		durability = "async"
+	}
+	if s.losing {
+		durability = "async, which may lose"
 	}
 	return fmt.Sprintf("members %d, compat %s, strangers %t, durability %s, preferred %v, clock rates %.3v\n"+
 		"files of %d and %d bytes, cache %d, frames %d, window %d; heartbeat %v, push timeout %v, ack wait %v, inflight %d, entries %d, pending %d\n"+

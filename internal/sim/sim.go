@@ -2,7 +2,7 @@
 // seed draws the group, its settings, its clients and a schedule of faults; after each turn of each member everything that has happened
 // is held against the invariants of docs/invariants.md. The same seed gives the same life, event by event. Start at Run.
 //
-// A life has three phases. In the storm, faults happen and nothing may be lost. Then one majority is healed for good while
+// A life has three phases. In the storm, faults happen and nothing may be lost, but what power cuts may take in mode async. Then one majority is healed for good while
 // the rest stays broken, and a write must be acknowledged within ten seconds. Then all is healed, and all members must come to hold the same
 // bytes, with everything in them that was ever acknowledged.
 package sim
@@ -50,6 +50,7 @@ type Stats struct {
 	Committed, Acked  int           // entries; proposals
 	Undecided, Reads  int           // proposals; confirmed reads
 	Leaders, Restarts int
+	Lost              int // committed entries that power cuts took from every disk, in mode async
 }
 
 // Run lives the life of a seed with a storm of so many events.
@@ -62,6 +63,7 @@ type world struct {
 	now     raft.Instant
 	queue   queue
 	chance  *rand.Rand // of the network
+	stray   *rand.Rand // of stragglers
 	nodes   []*node
 	links   []*link // from each member to each other, in order
 	clients []*client
@@ -75,6 +77,7 @@ type world struct {
 	closing   bool   // members are stopped for good
 	written   int    // proposals made in the calm and acknowledged
 	confirmed int
+	gone      int // entries that power cuts have taken from every disk
 	steps     int
 	turns     int
 
@@ -87,7 +90,7 @@ type world struct {
 
 // Run lives the life. It does not panic: what panics inside is a violation.
 func (c Case) Run() (res Result) {
-	w := &world{c: c, setup: draw(c.Seed), chance: stream(c.Seed, forNetwork, 0)}
+	w := &world{c: c, setup: draw(c.Seed), chance: stream(c.Seed, forNetwork, 0), stray: stream(c.Seed, forStragglers, 1)}
 	if c.Trace != nil {
 		w.hash = fnv.New64a()
 	}
@@ -112,7 +115,7 @@ func (c Case) Run() (res Result) {
 
 func (w *world) result() Result {
 	r := Result{Case: w.c, Setup: w.setup.String(), Faults: w.faults, Err: w.err, Tail: w.lines,
-		Stats: Stats{Steps: w.steps, Turns: w.turns, Time: time.Duration(w.now), Committed: len(w.check.committed), Reads: w.confirmed, Leaders: len(w.check.leaders)}}
+		Stats: Stats{Steps: w.steps, Turns: w.turns, Time: time.Duration(w.now), Committed: len(w.check.committed), Reads: w.confirmed, Leaders: len(w.check.leaders), Lost: w.gone}}
 	for _, o := range w.check.ops {
 		switch o.state {
 		case acknowledged:
@@ -255,7 +258,7 @@ func (w *world) heal() {
 		in, out := r.IntN(3) > 0, r.IntN(3) > 0 // it is cut off, or hears without being heard, or the reverse, or is only ill itself
 		for _, l := range w.links {
 			if l.to == n || l.from == n {
-				l.cut, l.noise = l.to == n && in || l.from == n && out, noise{}
+				l.cut, l.noise, l.late = l.to == n && in || l.from == n && out, noise{}, 0
 			}
 		}
 	}
@@ -283,7 +286,7 @@ func (w *world) mend() {
 	}
 	for _, l := range w.links {
 		if w.trusted[l.from.no] && w.trusted[l.to.no] && l.from != l.to {
-			l.cut, l.noise = false, noise{}
+			l.cut, l.noise, l.late = false, noise{}, 0
 			w.greet(l)
 		}
 	}

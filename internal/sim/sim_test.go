@@ -111,6 +111,30 @@ func TestLivesAreFull(t *testing.T) {
 	}
 }
 
+// Where power may take what was acknowledged it does so now and then, also of groups, and mostly it does not.
+func TestPowerCutsTakeWhatAsyncMayLose(t *testing.T) {
+	lives, losing, lost, acked := 0, 0, 0, 0
+	for seed := uint64(1); lives < 20; seed++ {
+		if s := draw(seed); !s.losing || len(s.ids) == 1 {
+			continue
+		}
+		lives++
+		r := Run(seed, 5000)
+		if r.Err != nil {
+			t.Fatalf("seed %d: %v", seed, r.Err)
+		}
+		if r.Stats.Lost > 0 {
+			losing++
+		}
+		lost += r.Stats.Lost
+		acked += r.Stats.Acked
+	}
+	t.Logf("%d of %d lives have lost something, %d entries; %d proposals were acknowledged", losing, lives, lost, acked)
+	if losing < 3 || losing == lives || lost > acked/2 {
+		t.Error("too little is lost, or too much")
+	}
+}
+
 // What is left of a failing life after shrinking still fails, and holds no more than before.
 func TestShrinkKeepsTheFailure(t *testing.T) {
 	c := Case{Seed: 3, Steps: 3000, Faults: []int{0, 1, 2, 3, 4, 5, 6, 7}}
