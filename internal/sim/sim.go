@@ -30,6 +30,8 @@ type Case struct {
 	Clients int
 	// Trace gets every event as a line; nil = nobody does.
 	Trace io.Writer
+
+	forbidden func(*world) string // an oracle of a test, asked after each event of the storm: what is wrong; nil = none
 }
 
 // Result is what came of a life.
@@ -222,6 +224,11 @@ func (w *world) until(limit raft.Instant, done func() bool) bool {
 func (w *world) storm() {
 	for w.steps < w.c.Steps && !w.failed() {
 		w.step()
+		if f := w.c.forbidden; f != nil {
+			if wrong := f(w); wrong != "" {
+				w.violate("%s", wrong)
+			}
+		}
 	}
 }
 
