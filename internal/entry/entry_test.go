@@ -104,6 +104,12 @@ func TestPlaceKeepsEntriesWhole(t *testing.T) {
 
 // FuzzEntry: what is taken for an entry is written back as it was, and its checksums, if right, are those that Seal computes.
 func FuzzEntry(f *testing.F) {
+	for _, version := range []string{"0.3.1.2", "0.4.0"} {
+		for _, g := range goldenEntries(f, version) {
+			f.Add(unhex(f, g.EntryHex))
+			f.Add(unhex(f, g.IndexEntryHex))
+		}
+	}
 	f.Add(encoded(Header{Magic: MagicNormal, Index: 1, Term: 1, Pos: 53}, []byte("hello")))
 	f.Add(encoded(Header{Magic: MagicNoop}, nil))
 	f.Add(make([]byte, IndexSize))

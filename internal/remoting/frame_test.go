@@ -282,11 +282,90 @@ func TestFramesOverTheMaximumAreNotWritten(t *testing.T) {
 	}
 }
 
+// FuzzFrames: whatever arrives, in whatever pieces, is cut into the same frames, one behind the other; what is read of one can be written, and reads the same again; and memory
+// grows with what has arrived, not with what is promised.
+func FuzzFrames(f *testing.F) {
+	var all []byte
+	for _, file := range []string{"rocketmq-remoting.json", "frames-0.3.1.2.json", "frames-0.4.0.json"} {
+		for i, g := range goldenFrames(f, file) {
+			b := g.bytes(f)
+			f.Add(b, uint16(i*i))
+			all = append(all, b...)
+		}
+	}
+	f.Add(all, uint16(100))
+	f.Add([]byte("\x7f\xff\xff\xff\x00\x00\x00\x00"), uint16(1))
+	f.Add([]byte("\x00\xff\xff\xf0\x00\xff\xff\xff"), uint16(3))
+	f.Fuzz(func(t *testing.T, b []byte, pace uint16) {
+		var frames [2][][]byte
+		var ends [2]error
+		for k, size := range []int{max(len(b), 1), int(pace)%5000 + 1} {
+			src := &unevenReader{src: bytes.NewReader(b), sizes: []int{size, 1, size}}
+			var d reader
+			for end := false; !end; {
+				_, err := d.fill(src)
+				for {
+					whole, bad := d.next()
+					if bad != nil {
+						err = bad
+					}
+					if whole == nil {
+						break
+					}
+					frames[k] = append(frames[k], whole)
+				}
+				if most := max(chunkMax, 2*len(b)+chunkMin, d.trust); len(d.chunk) > most {
+					t.Fatalf("%d bytes of memory for %d that have arrived", len(d.chunk), len(b))
+				}
+				end, ends[k] = err != nil, err
+			}
+		}
+		if len(frames[0]) != len(frames[1]) || errors.Is(ends[0], ErrFrame) != errors.Is(ends[1], ErrFrame) {
+			t.Fatalf("in one piece %d frames and %v, in pieces %d and %v", len(frames[0]), ends[0], len(frames[1]), ends[1])
+		}
+		rest := b
+		for i, whole := range frames[0] {
+			if !bytes.Equal(whole, frames[1][i]) || !bytes.HasPrefix(rest, whole) {
+				t.Fatalf("frame %d is not what arrived", i)
+			}
+			rest = rest[len(whole):]
+			var g, again Frame
+			if err := g.parse(whole); err != nil {
+				if !errors.Is(err, ErrFrame) {
+					t.Fatalf("frame %d: %v", i, err)
+				}
+				continue
+			}
+			if !bytes.HasSuffix(whole, g.Body) {
+				t.Fatalf("frame %d has body %q", i, g.Body)
+			}
+			head, err := appendHead(nil, &g.Header, len(g.Body))
+			if err != nil {
+				if g.Serial != SerialBinary && !errors.Is(err, ErrTooLarge) {
+					t.Fatalf("frame %d cannot be written: %v", i, err)
+				}
+				continue
+			}
+			if err := again.parse(append(head, g.Body...)); err != nil || !equal(g.Header, again.Header) || !bytes.Equal(g.Body, again.Body) {
+				t.Fatalf("frame %d\nread  %+v\nagain %+v, %v", i, g, again, err)
+			}
+		}
+	})
+}
+
 func FuzzHeaderJSON(f *testing.F) {
 	for _, g := range goldenFrames(f, "rocketmq-remoting.json") {
 		if g.Serialize == "JSON" {
 			b := g.bytes(f)
 			f.Add(b[prefixSize : len(b)-len(g.BodyHex)/2])
+		}
+	}
+	for _, file := range []string{"frames-0.3.1.2.json", "frames-0.4.0.json"} {
+		for _, g := range goldenFrames(f, file) {
+			var h Frame
+			if b := g.bytes(f); h.parse(b) == nil {
+				f.Add(b[prefixSize : len(b)-len(h.Body)])
+			}
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

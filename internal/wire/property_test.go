@@ -428,6 +428,50 @@ func FuzzBodies(f *testing.F) {
 	})
 }
 
+// FuzzAnswers: what a peer or a client is answered gives an answer to what was asked, or an error, and is never written to.
+func FuzzAnswers(f *testing.F) {
+	for _, body := range validBodies(f) {
+		f.Add(int32(200), body)
+	}
+	for version := range versions {
+		for _, frame := range goldenFrames(f, version) {
+			f.Add(int32(200), []byte(frame.BodyJSON))
+		}
+	}
+	f.Add(int32(1), []byte("x"))
+	f.Add(int32(3), []byte(nil))
+	types := []raft.MsgType{raft.MsgVote, raft.MsgPreVote, raft.MsgHeartbeat, raft.MsgAppend, raft.MsgCompare, raft.MsgTruncate, raft.MsgCommit, raft.MsgReset, raft.MsgTransfer}
+	f.Fuzz(func(t *testing.T, code int32, b []byte) {
+		read := func() []byte { return bytes.Clone(b) }
+		for _, dialect := range []raft.Compat{raft.CompatGo, raft.Compat04, raft.Compat03} {
+			for _, typ := range types {
+				req := raft.Message{Type: typ, From: "n0", To: "n1", Term: 4, Index: 4, First: 5, Last: 6}
+				a, err := DecodeAnswer(dialect, &req, code, read())
+				if err == nil && (a.Type != typ.Answer() || a.From != "n1" || a.To != "n0") {
+					t.Fatalf("%s in %s: the answer is %+v", typ, dialect, a)
+				}
+			}
+		}
+		for name, err := range map[string]error{
+			"append": new(AppendResponse).Decode(code, read()), "get": new(GetResponse).Decode(code, read()), "metadata": new(MetadataResponse).Decode(code, read()),
+			"append batch": new(AppendBatchResponse).Decode(code, read()), "get batch": new(GetBatchResponse).Decode(code, read()),
+			"get request": new(GetRequest).Decode(read()), "metadata request": new(MetadataRequest).Decode(read()),
+		} {
+			if err != nil && err.Error() == "" {
+				t.Errorf("%s: an error without a message", name)
+			}
+		}
+		for _, dialect := range []func(int32, []byte) (raft.Compat, error){PushDialect, SnapshotDialect} {
+			if c, err := dialect(code, read()); err == nil && c != raft.Compat03 && c != raft.Compat04 {
+				t.Errorf("a dialect that no original speaks: %v", c)
+			}
+		}
+		if base, err := DecodeBase(read()); err == nil && len(base.Group) > len(b) {
+			t.Errorf("group %q of %d bytes", base.Group, len(b))
+		}
+	})
+}
+
 // A port with several groups looks at the base first, to find the group, and then reads the whole request.
 func TestReadingTheBaseLeavesTheRequestAsItIs(t *testing.T) {
 	for name, body := range validBodies(t) {
