@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,22 +18,63 @@ import (
 
 const resultDiskFull = 415
 
+// small gives each node a file system of 24 MiB for its directory, half of it taken by a file ballast, and the way to remove that file of a node that runs. Where
+// user namespaces may mount, each node has its file system to itself; otherwise they are mounted for all, which wants root, or sudo that asks nothing.
+func small(t *testing.T, g *harness.Group) (relieve func(n *harness.Node) error) {
+	t.Helper()
+	const room, ballast = 24 << 20, 12 << 20
+	command := func(argv ...string) error {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w %s", strings.Join(argv, " "), err, bytes.TrimSpace(out))
+		}
+		return nil
+	}
+	size := fmt.Sprintf("size=%d", room)
+	apart := command("unshare", "-Urm", "mount", "-t", "tmpfs", "-o", size, "tmpfs", "/mnt")
+	if apart == nil {
+		for _, n := range g.Nodes {
+			n.Wrap = func(argv []string) []string {
+				script := `mount -t tmpfs -o "$1" tmpfs "$3" && head -c "$2" /dev/zero >"$3/ballast" && shift 3 && exec "$@"`
+				return append([]string{"unshare", "-Urm", "sh", "-c", script, "sh", size, fmt.Sprint(ballast), n.Base()}, argv...)
+			}
+		}
+		return func(n *harness.Node) error {
+			return os.Remove(fmt.Sprintf("/proc/%d/root%s", n.Process().Pid(), filepath.Join(n.Base(), "ballast")))
+		}
+	}
+	var sudo []string
+	if os.Geteuid() != 0 {
+		sudo = []string{"sudo", "-n"}
+	}
+	for _, n := range g.Nodes {
+		must(t, os.MkdirAll(n.Base(), 0o755))
+		owner := fmt.Sprintf("%s,uid=%d,gid=%d", size, os.Geteuid(), os.Getegid())
+		if err := command(append(sudo, "mount", "-t", "tmpfs", "-o", owner, "tmpfs", n.Base())...); err != nil {
+			err = fmt.Errorf("file systems of their own for the nodes want user namespaces that may mount, or root, or sudo without a password: %w", errors.Join(apart, err))
+			if os.Getenv("CI") == "true" {
+				t.Fatal(err)
+			}
+			t.Skip(err)
+		}
+		t.Cleanup(func() {
+			n.Kill()
+			if err := command(append(sudo, "umount", n.Base())...); err != nil {
+				t.Error(err)
+			}
+		})
+		must(t, os.WriteFile(filepath.Join(n.Base(), "ballast"), make([]byte, ballast), 0o644))
+	}
+	return func(n *harness.Node) error { return os.Remove(filepath.Join(n.Base(), "ballast")) }
+}
+
 // Three nodes on file systems of 24 MiB, half of it taken: appends go on until nobody has room for more, and are then refused as DISK_FULL. Every
 // acknowledged entry can be read meanwhile. When room is made the group takes appends again, without a restart.
 func TestSmallDisksFillUpAndRecover(t *testing.T) {
 	t.Parallel()
-	if out, err := exec.Command("unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/mnt").CombinedOutput(); err != nil {
-		t.Skipf("no file systems of our own here: %v %s", err, out) // user namespaces are a matter of the machine, also in CI
-	}
 	k := ours(t)
 	g := group(t, k, k, k)
 	g.DefaultTimers()
-	for _, n := range g.Nodes {
-		n.Wrap = func(argv []string) []string {
-			script := `mount -t tmpfs -o size=24m tmpfs "$1" && dd if=/dev/zero of="$1/ballast" bs=1M count=12 2>/dev/null && shift && exec "$@"`
-			return append([]string{"unshare", "-Urm", "sh", "-c", script, "sh", n.Base()}, argv...)
-		}
-	}
+	relieve := small(t, g)
 	started(t, g)
 	c := g.Client()
 	defer c.Close()
@@ -64,7 +106,7 @@ func TestSmallDisksFillUpAndRecover(t *testing.T) {
 		}
 	}
 	for _, n := range g.Nodes {
-		must(t, os.Remove(fmt.Sprintf("/proc/%d/root%s", n.Process().Pid(), filepath.Join(n.Base(), "ballast"))))
+		must(t, relieve(n))
 	}
 	must(t, harness.Until(within(t, limit), "an append after room was made", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
