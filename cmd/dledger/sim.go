@@ -117,6 +117,7 @@ func printLived(out io.Writer, s sim.Stats) {
 // simFailed shows how a life ended that broke a rule, and gives the error that ends the command.
 func simFailed(out io.Writer, r sim.Result, shrink bool) error {
 	if shrink {
+		fmt.Fprintf(out, "seed %d: %v\nagain, before it is made smaller: %s\n", r.Case.Seed, r.Err, r.Case.Command())
 		r = sim.Shrink(r)
 	}
 	c := r.Case

@@ -48,8 +48,11 @@ func TestRandomLives(t *testing.T) {
 		if r.Err == nil {
 			return true
 		}
-		failures++
 		t.Errorf("seed %d: %v\nagain: %s", r.Case.Seed, r.Err, r.Case.Command())
+		if failures++; failures == 1 {
+			s := Shrink(r)
+			t.Logf("smaller: %s\n%v", s.Case.Command(), s.Err)
+		}
 		return failures < 5
 	})
 	t.Logf("%d events, %v of virtual time, %d entries committed", sum.Steps, sum.Time.Round(time.Second), sum.Committed)
