@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -96,6 +97,20 @@ type dumpedRecord struct {
 	Magic int32 `json:"magic"`
 }
 
+// endable is for commands that change nothing and may read for hours: a signal ends them where they are. What they leave goes with the process.
+func endable(run func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		done := make(chan error, 1)
+		go func() { done <- run(cmd, args) }()
+		select {
+		case err := <-done:
+			return err
+		case <-cmd.Context().Done():
+			return context.Cause(cmd.Context())
+		}
+	}
+}
+
 func newDump() *cobra.Command {
 	var dir string
 	var data dataDirs
@@ -109,7 +124,7 @@ running on it. The directory is that of the node (…/dledger-n0), or the one ab
 		Example: `  dledger dump --dir /var/lib/dledger/dledger-n0 --from 1000 --to 1010 --body
   dledger dump --dir /var/lib/dledger/dledger-n0 --index`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: endable(func(cmd *cobra.Command, _ []string) error {
 			if pos >= 0 && (index || cmd.Flags().Changed("from")) {
 				return usage("--pos %d: not together with --index or --from", pos)
 			}
@@ -126,7 +141,7 @@ running on it. The directory is that of the node (…/dledger-n0), or the one ab
 				err = dumpEntries(p, in, from, to, pos, body)
 			}
 			return errors.Join(err, out.Flush())
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&dir, "dir", "", "directory of the node")
@@ -253,7 +268,7 @@ The exit code is 0 if all is well.`,
   dledger verify --dir /a/dledger-n0 --against /b/dledger-n1
   dledger verify --dir /a/dledger-n0 --data-dir /disk1/a,/disk2/a --against /b/dledger-n1 --against-data-dir /disk1/b,/disk2/b`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: endable(func(cmd *cobra.Command, _ []string) error {
 			if against == "" && len(otherData.dirs) > 0 {
 				return usage("--%s %s: only with --against", otherData.flag, strings.Join(otherData.dirs, ","))
 			}
@@ -278,7 +293,7 @@ The exit code is 0 if all is well.`,
 				return err
 			}
 			return compare(p, dir, against, in, other)
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of the node")
 	data.add(cmd, "data-dir", "directories of the data files, where they are not in DIR/data")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -44,7 +45,7 @@ breaks one is printed with the end of its trace and the command that repeats it,
 			out := bufio.NewWriter(cmd.OutOrStdout())
 			var err error
 			if runs > 1 {
-				err = simulateMany(out, c, runs, shrink)
+				err = simulateMany(cmd.Context(), out, c, runs, shrink)
 			} else {
 				err = simulateOne(out, c, trace, shrink)
 			}
@@ -79,14 +80,15 @@ func simulateOne(out io.Writer, c sim.Case, trace, shrink bool) error {
 	return simFailed(out, r, shrink)
 }
 
-// simulateMany lives many lives, as many at a time as there are processors, and says what there is to say of them all.
-func simulateMany(out *bufio.Writer, c sim.Case, runs int, shrink bool) error {
+// simulateMany lives many lives, as many at a time as there are processors, and says what there is to say of them all, or of those that were lived when ctx ended.
+func simulateMany(ctx context.Context, out *bufio.Writer, c sim.Case, runs int, shrink bool) error {
 	fmt.Fprintf(out, "seeds %d to %d\n", c.Seed, c.Seed+uint64(runs)-1)
 	if err := out.Flush(); err != nil { // a run may take long, and the seeds are what is needed if it is ended
 		return err
 	}
 	var sum sim.Stats
 	var failed *sim.Result
+	lived := 0
 	sim.Explore(c.Seed, runs, c.Steps, runtime.GOMAXPROCS(0), func(r sim.Result) bool {
 		sum.Steps += r.Stats.Steps
 		sum.Turns += r.Stats.Turns
@@ -97,13 +99,17 @@ func simulateMany(out *bufio.Writer, c sim.Case, runs int, shrink bool) error {
 		sum.Reads += r.Stats.Reads
 		sum.Leaders += r.Stats.Leaders
 		sum.Restarts += r.Stats.Restarts
-		if r.Err != nil {
+		if lived++; r.Err != nil {
 			failed = &r
 		}
-		return failed == nil
+		return failed == nil && ctx.Err() == nil
 	})
 	printLived(out, sum)
-	if failed == nil {
+	switch {
+	case failed != nil:
+	case lived < runs:
+		return fmt.Errorf("%d of %d lives, then %w", lived, runs, context.Cause(ctx))
+	default:
 		return nil
 	}
 	return simFailed(out, *failed, shrink)

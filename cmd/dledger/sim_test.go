@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"testing"
 )
@@ -22,5 +23,16 @@ func TestSimSaysWhatItSimulates(t *testing.T) {
 		if code := run(t.Context(), c.args, strings.NewReader(""), &out, &out); code != c.code || !strings.Contains(out.String(), c.want) {
 			t.Errorf("%v: exit code %d, printed %.200q; want %d and %q", c.args, code, out.String(), c.code, c.want)
 		}
+	}
+}
+
+// A million lives take a day: a signal ends them, and what was lived until then is counted.
+func TestSignalEndsTheSimulation(t *testing.T) {
+	ctx, signal := context.WithCancelCause(t.Context())
+	signal(errInterrupted)
+	var out, errs bytes.Buffer
+	code := run(ctx, []string{"sim", "--seed", "7", "--steps", "500", "--runs", "1000000"}, strings.NewReader(""), &out, &errs)
+	if code != exitFailed || !strings.Contains(errs.String(), " of 1000000 lives, then interrupted") || !strings.Contains(out.String(), " events in ") {
+		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
 	}
 }
