@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"dledger/internal/golden"
@@ -102,5 +104,48 @@ func TestSameNamesTheFirstDifference(t *testing.T) {
 	}
 	if err := a.Same(write(entry(0, "x")), 1); err == nil {
 		t.Error("a shorter log passes as equal")
+	}
+}
+
+// Two processes that test at the same time must not hand out the same port: a node that is killed would find it taken when it comes back.
+func TestPortsOfOtherProcessesAreLeftAlone(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	ports.mu.Lock()
+	before, next, claims := ports.block, ports.next, ports.claims
+	ports.block, ports.claims = 0, nil
+	ports.mu.Unlock()
+	defer func() {
+		for _, f := range ports.claims {
+			f.Close()
+		}
+		ports.block, ports.next, ports.claims = before, next, claims
+	}()
+	const open = portLo + 7*portBlock
+	for i := range blocks { // another open file stands for another process
+		f, err := os.Create(filepath.Join(os.TempDir(), "dledger-ports-"+strconv.Itoa(portLo+i*portBlock)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if portLo+i*portBlock == open {
+			continue
+		}
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := 0
+	for {
+		port, err := FreePorts(0, 99)
+		if err != nil {
+			break // the one free block is used up
+		}
+		if port < open || port+99 >= open+portBlock || port < last {
+			t.Fatalf("port %d after %d, want one of the block from %d on", port, last, open)
+		}
+		last = port + 99
+	}
+	if last == 0 {
+		t.Error("the block that nobody has claimed is not used")
 	}
 }

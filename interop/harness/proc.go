@@ -136,44 +136,67 @@ func Run(ctx context.Context, argv ...string) ([]byte, error) {
 }
 
 // ports hands out ports below the range the kernel takes for outgoing connections, so that a node that was killed can come
-// back on its own. No port is given twice; processes that test at the same time start at different places.
+// back on its own. No port is given twice, and none that another process hands out: each claims blocks of ports with locks that end with it.
 var ports struct {
-	mu    sync.Mutex
-	next  int
-	given map[int]bool
+	mu     sync.Mutex
+	block  int // first port of the block that is handed out; 0 = none yet
+	next   int // offset in block
+	claims []*os.File
 }
 
-const portLo, portHi = 12000, 32000
+const (
+	portLo    = 12000
+	portBlock = 1000
+	blocks    = 20
+)
 
 // FreePort finds a port on which nobody listens.
 func FreePort() (int, error) { return FreePorts(0) }
 
-// FreePorts finds a base so that nobody listens on base + offset for any of the offsets.
+// FreePorts finds a base so that nobody listens on base + offset for any of the offsets, which are not negative and below portBlock.
 func FreePorts(offsets ...int) (int, error) {
 	ports.mu.Lock()
 	defer ports.mu.Unlock()
-	if ports.given == nil {
-		ports.next, ports.given = os.Getpid()*37%(portHi-portLo), map[int]bool{}
-	}
 	free := func(port int) bool {
-		if ports.given[port] {
-			return false
-		}
 		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
 		return err == nil && l.Close() == nil
 	}
-	for range portHi - portLo {
-		ports.next++
-		base := portLo + ports.next%(portHi-portLo)
-		if slices.ContainsFunc(offsets, func(off int) bool { return !free(base + off) }) {
+	span := slices.Max(offsets) + 1
+	for {
+		for ; ports.block > 0 && ports.next+span <= portBlock; ports.next++ {
+			base := ports.block + ports.next
+			if !slices.ContainsFunc(offsets, func(off int) bool { return !free(base + off) }) {
+				ports.next += span
+				return base, nil
+			}
+		}
+		if err := claimPorts(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// claimPorts goes on to a block of ports that no process has claimed. Processes start to look at different places, for those that do not share a directory
+// for temporary files. ports.mu is held.
+func claimPorts() error {
+	for i := range blocks {
+		lo := portLo + (os.Getpid()+i)%blocks*portBlock
+		if slices.ContainsFunc(ports.claims, func(f *os.File) bool { return strings.HasSuffix(f.Name(), strconv.Itoa(lo)) }) {
+			continue // a second lock on it would be refused too, but this one is for sure ours
+		}
+		f, err := os.OpenFile(filepath.Join(os.TempDir(), "dledger-ports-"+strconv.Itoa(lo)), os.O_CREATE|os.O_RDWR, 0o666)
+		if err != nil {
+			continue // somebody else's
+		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+			f.Close()
 			continue
 		}
-		for _, off := range offsets {
-			ports.given[base+off] = true
-		}
-		return base, nil
+		ports.claims = append(ports.claims, f)
+		ports.block, ports.next = lo, 0
+		return nil
 	}
-	return 0, errors.New("no free port below the ephemeral range")
+	return errors.New("no block of ports below the ephemeral range is free")
 }
 
 // UpPorts finds a port base for `dledger up` with so many nodes: a log and a name server for each, and a broker for each node and group, which listens two ports
