@@ -3,6 +3,8 @@ GO ?= go
 FUZZTIME ?= 5s
 SOAK ?= 1h
 MQTESTS ?= .
+RACETESTS ?= RegistersHold|UnconfirmedRead|SurvivesKills|UpKeeps|DescriptorsRunOut
+MQRACETESTS ?= TestStockClientsSeeTheOriginal|NothingIsLost|SendsGoOn|Transactions|Delayed|ComeBack
 
 modules := . bench tools interop/mq
 # Tests that start no other program. The rest, with the Java originals and stock RocketMQ clients, is `make interop interop-mq`.
@@ -11,7 +13,7 @@ packages = $(shell $(GO) list ./... | grep -v '^dledger/interop')
 patience = $(if $(INTEROP_LONG),3h,15m)
 staticcheck = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
 
-.PHONY: check format vet staticcheck tidy race sim build test interop interop-mq planted bench fuzz soak cover clean
+.PHONY: check format vet staticcheck tidy race sim build test interop interop-mq interop-race planted bench fuzz soak cover clean
 
 # check is what CI asks of every change, but for the tests with other programs.
 check: format vet staticcheck tidy race sim
@@ -56,6 +58,11 @@ interop:
 # interop-mq is stock RocketMQ clients and tools against our name server and brokers.
 interop-mq:
 	cd interop/mq && $(GO) test -count=1 -timeout $(patience) -run '$(MQTESTS)' ./...
+
+# interop-race is chaos, kills and stock clients with nodes of ours that run with the race detector: a race in one of them fails the test.
+interop-race:
+	DLEDGER_RACE=1 $(GO) test -count=1 -timeout $(patience) -run '$(RACETESTS)' ./interop
+	[ -z '$(MQRACETESTS)' ] || { cd interop/mq && DLEDGER_RACE=1 $(GO) test -count=1 -timeout $(patience) -run '$(MQRACETESTS)' .; }
 
 # planted breaks one rule of the product at a time and asks whether the simulation notices. Some minutes.
 planted:

@@ -2,7 +2,7 @@
 //
 // The originals come from Maven at the first run (package original). Without a JDK or Maven the tests that need them are skipped; where the
 // environment says CI=true that is a failure. INTEROP_LONG=1 adds the slowest tests and makes the rounds of others many. A failed test keeps its directories
-// and says where. DLEDGER names a program to test instead of one built from this tree.
+// and says where. DLEDGER names a program to test instead of one built from this tree, DLEDGER_RACE=1 builds it with the race detector.
 //
 // Without INTEROP in the environment, INTEROP_LONG=1 and -run only the tests of brief run: a `go test ./...` has to end within the ten minutes that go gives a package,
 // also on two busy cores. INTEROP=all (make interop) is everything, INTEROP=off nothing.
@@ -15,10 +15,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -84,12 +82,7 @@ func choose() error {
 	return run.Value.Set("^(" + strings.Join(brief, "|") + ")$")
 }
 
-var binary struct {
-	once sync.Once
-	dir  string
-	path string
-	err  error
-}
+var program = harness.Program{Root: ".."}
 
 func TestMain(m *testing.M) {
 	if order := os.Getenv(attackVariable); order != "" {
@@ -105,34 +98,19 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	if binary.dir != "" {
-		if err := os.RemoveAll(binary.dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
+	if err := program.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
 	}
 	os.Exit(code)
 }
 
-// ours is our program, built once.
+// ours is our program.
 func ours(t *testing.T) harness.Kind {
 	t.Helper()
-	binary.once.Do(func() {
-		if binary.path = os.Getenv("DLEDGER"); binary.path != "" {
-			return
-		}
-		if binary.dir, binary.err = os.MkdirTemp("", "dledger-interop-"); binary.err != nil {
-			return
-		}
-		binary.path = filepath.Join(binary.dir, "dledger")
-		if out, err := exec.Command("go", "build", "-o", binary.path, "dledger/cmd/dledger").CombinedOutput(); err != nil {
-			binary.err = fmt.Errorf("build dledger: %w\n%s", err, out)
-		}
-	})
-	if binary.err != nil {
-		t.Fatal(binary.err)
-	}
-	return harness.Kind{Go: binary.path}
+	path, err := program.Path()
+	must(t, err)
+	return harness.Kind{Go: path}
 }
 
 // java is the original of generation g.
@@ -171,6 +149,9 @@ func scratch(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if err := harness.Outcry(dir); err != nil {
+			t.Error(err)
+		}
 		if t.Failed() {
 			t.Logf("logs and data are in %s", dir)
 			return

@@ -198,7 +198,7 @@ func TestClientsOfALeaderWithoutFollowersAreAnswered(t *testing.T) {
 	if timeouts.Load()+refused.Load() < clients {
 		t.Error("too few calls to say anything")
 	}
-	if most-base > 160*mib { // 64 MiB of appends may wait, and garbage takes as much
+	if most-base > 160*mib && !harness.Racing() { // 64 MiB of appends may wait, and garbage takes as much
 		t.Errorf("%d MiB more than before", (most-base)/mib)
 	}
 	resume()

@@ -149,3 +149,28 @@ func TestPortsOfOtherProcessesAreLeftAlone(t *testing.T) {
 		t.Error("the block that nobody has claimed is not used")
 	}
 }
+
+func TestOutcriesOfProgramsAreFound(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("n0.log", "level=INFO msg=\"no panic: all is well\"\nthe end\n")
+	write("n0/data", "panic: in the data of a client\n")
+	if err := Outcry(dir); err != nil {
+		t.Errorf("nothing has happened: %v", err)
+	}
+	for _, text := range []string{"panic: runtime error: index out of range\n", "fatal error: concurrent map writes\n", "WARNING: DATA RACE\nWrite at 0x00c000120010 by goroutine 7:\n"} {
+		write("n1/n1.log", "started\n==================\n"+text)
+		if err := Outcry(dir); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(text)) {
+			t.Errorf("of %q is said: %v", text, err)
+		}
+	}
+}

@@ -8,6 +8,7 @@
 //	INTEROP_LONG=1       makes rounds of kills and numbers of transactions large
 //	-update              rewrites the files from the stock servers
 //	DLEDGER=path         tests that program instead of one built from this tree
+//	DLEDGER_RACE=1       builds ours with the race detector
 //	INTEROP=off          leaves everything out
 //
 // Without a JDK or Maven what needs them is skipped; where the environment says CI=true that is a failure. A failed test keeps its directories.
@@ -20,7 +21,6 @@ import (
 	"fmt"
 	"iter"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -31,6 +31,7 @@ import (
 
 	"github.com/apache/rocketmq-client-go/v2/rlog"
 
+	"dledger/interop/harness"
 	"dledger/interop/jvm"
 	"dledger/interop/mq/cluster"
 	"dledger/interop/mq/stock"
@@ -38,12 +39,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/seen from the stock servers")
 
-var binary struct {
-	once sync.Once
-	dir  string
-	path string
-	err  error
-}
+var binary = harness.Program{Root: filepath.Join("..", "..")}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -53,11 +49,9 @@ func TestMain(m *testing.M) {
 	}
 	rlog.SetLogger(silent{})
 	code := m.Run()
-	if binary.dir != "" {
-		if err := os.RemoveAll(binary.dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
+	if err := binary.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
 	}
 	os.Exit(code)
 }
@@ -73,27 +67,12 @@ func (silent) Fatal(string, map[string]any)   {}
 func (silent) Level(string)                   {}
 func (silent) OutputPath(string) error        { return nil }
 
-// program is ours, built once.
+// program is ours.
 func program(t *testing.T) string {
 	t.Helper()
-	binary.once.Do(func() {
-		if binary.path = os.Getenv("DLEDGER"); binary.path != "" {
-			return
-		}
-		if binary.dir, binary.err = os.MkdirTemp("", "dledger-mq-"); binary.err != nil {
-			return
-		}
-		binary.path = filepath.Join(binary.dir, "dledger")
-		build := exec.Command("go", "build", "-o", binary.path, "./cmd/dledger")
-		build.Dir = filepath.Join("..", "..")
-		if out, err := build.CombinedOutput(); err != nil {
-			binary.err = fmt.Errorf("build dledger: %w\n%s", err, out)
-		}
-	})
-	if binary.err != nil {
-		t.Fatal(binary.err)
-	}
-	return binary.path
+	path, err := binary.Path()
+	must(t, err)
+	return path
 }
 
 // fetched is a stock release.
@@ -148,6 +127,9 @@ func scratch(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "mq-"+strings.ReplaceAll(t.Name(), "/", "_")+"-")
 	must(t, err)
 	t.Cleanup(func() {
+		if err := harness.Outcry(dir); err != nil {
+			t.Error(err)
+		}
 		if t.Failed() {
 			t.Logf("logs and data are in %s", dir)
 			return
