@@ -280,6 +280,7 @@ func (c *chaos) rounds(n int) {
 
 // Real processes, real disks, every fault of the list in an order of chance: registers stay registers, acknowledged entries are on all nodes in the end.
 func TestRegistersHoldThroughChaos(t *testing.T) {
+	t.Parallel()
 	k := ours(t)
 	seed := chaosSeed(t)
 	c := newChaos(t, seed, k, k, k)
@@ -290,6 +291,7 @@ func TestRegistersHoldThroughChaos(t *testing.T) {
 
 // The same with Java nodes in the group. Their reads are not confirmed, so only writes are judged.
 func TestMixedGroupsHoldThroughChaos(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
@@ -307,6 +309,7 @@ func TestMixedGroupsHoldThroughChaos(t *testing.T) {
 // The judge must be able to say no: a leader that was cut off is asked for its commit index, and a read as of that index is taken for a current one.
 // The confirmed read at the same node gives no value.
 func TestUnconfirmedReadIsNotLinearizable(t *testing.T) {
+	t.Parallel()
 	k := ours(t)
 	c := newChaos(t, 1, k, k, k)
 	old := started(c.t, c.g)

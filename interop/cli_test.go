@@ -15,6 +15,7 @@ import (
 
 // Our command line against a Java group: 5,000 lines appended, read back, and the leader handed on.
 func TestOurCommandLineWorksWithOriginalGroup(t *testing.T) {
+	t.Parallel()
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
 			t.Parallel() // much of it is waiting for elections and for JVMs

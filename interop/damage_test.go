@@ -17,6 +17,7 @@ import (
 // A follower of ours whose disk gives wrong bytes asks the leader of the original for the entry, one GET at a time, and writes it where it was. What such a leader
 // has written carries no checksums, so the damage is in a header. A reader makes it known.
 func TestDamagedFollowerIsRepairedByOriginalLeader(t *testing.T) {
+	t.Parallel()
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
 			t.Parallel() // much of it is waiting

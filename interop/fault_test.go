@@ -138,6 +138,7 @@ func others(g *harness.Group, n *harness.Node) (a, b *harness.Node) {
 // limit: a follower that was away for longer may get nothing more until the leadership changes (fault 32). Nothing that the follower
 // could answer helps, since nobody asks it. Whether it happens depends on timing; that a change of leaders helps does not.
 func TestFollowerOfOriginalLeaderIsWholeAfterTheLeaderChanges(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for _, kind := range []string{"java", "go"} {
 		t.Run(kind, func(t *testing.T) {

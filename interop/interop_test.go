@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +84,9 @@ func choose() error {
 	return run.Value.Set("^(" + strings.Join(brief, "|") + ")$")
 }
 
+// parallelMax is how many tests run at a time on however many processors, if nobody says -parallel: three JVMs each want half a gigabyte, and most of a test is waiting.
+const parallelMax = 4
+
 var program = harness.Program{Root: ".."}
 
 func TestMain(m *testing.M) {
@@ -96,6 +101,13 @@ func TestMain(m *testing.M) {
 	if err := choose(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if n := min(runtime.GOMAXPROCS(0), parallelMax); !chosen {
+		if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+			panic(err) // the name of a flag of package testing
+		}
 	}
 	code := m.Run()
 	if err := program.Remove(); err != nil {

@@ -11,6 +11,7 @@ import (
 // Our own group with its default timers: the leader is killed again and again under load; every acknowledged append is on all three
 // nodes in the end. Prints how long clients waited.
 func TestOurGroupSurvivesKillsOfTheLeader(t *testing.T) {
+	t.Parallel()
 	k := ours(t)
 	g := group(t, k, k, k)
 	g.DefaultTimers()

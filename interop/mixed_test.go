@@ -15,6 +15,7 @@ import (
 // Groups of ours and the original's nodes, in both proportions: leadership goes to each node in turn under load, each node is killed in
 // turn, and afterwards all acknowledged entries are on all nodes, in files that are equal byte for byte.
 func TestMixedGroupsKeepAcknowledgedEntries(t *testing.T) {
+	t.Parallel()
 	for _, gen := range generations {
 		for _, mix := range [][]bool{{false, false, true}, {false, true, true}} {
 			var kinds []harness.Kind
@@ -53,6 +54,7 @@ func verifyAgainst(t *testing.T, g *harness.Group) {
 
 // The Java client against our group: 5,000 appends, all read back.
 func TestOriginalClientWorksWithOurGroup(t *testing.T) {
+	t.Parallel()
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
 			t.Parallel() // much of it is waiting for elections and for JVMs
@@ -77,6 +79,7 @@ func TestOriginalClientWorksWithOurGroup(t *testing.T) {
 
 // A directory that a Java node wrote is opened by ours, written on, and opened by Java again; every entry stays where it was.
 func TestDirectoriesPassBetweenOursAndOriginal(t *testing.T) {
+	t.Parallel()
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
 			t.Parallel() // much of it is waiting for elections and for JVMs

@@ -12,6 +12,7 @@ import (
 // ours, set to that generation; then, with no Java node left, all nodes are restarted with compat go. From 0.4 there is a way back. Nothing acknowledged
 // is lost on the way.
 func TestGroupMovesFromOriginalToOurs(t *testing.T) {
+	t.Parallel()
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
 			t.Parallel() // much of it is waiting for elections and for JVMs

@@ -9,6 +9,7 @@ import (
 
 // The yardstick: what the other tests ask of mixed groups, a group of originals alone does.
 func TestOriginalsAloneKeepAcknowledgedEntries(t *testing.T) {
+	t.Parallel()
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {
 			t.Parallel() // much of it is waiting for elections and for JVMs
@@ -25,6 +26,7 @@ func TestOriginalsAloneKeepAcknowledgedEntries(t *testing.T) {
 
 // The same steps as TestMixedGroupsKeepAcknowledgedEntries on originals alone, so that a failure there can be told from the original's own.
 func TestOriginalsAloneSurviveTransfersAndKills(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for _, gen := range generations {
 		t.Run(string(gen), func(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 // A person's first cluster: `dledger up --nodes 3` under load; the leader is killed twenty times and started again with the command line it
 // had; every acknowledged append is on all three nodes in the end.
 func TestUpKeepsAcknowledgedEntriesOverKillsOfTheLeader(t *testing.T) {
+	t.Parallel()
 	dir := scratch(t)
 	nodes := up(t, ours(t).Go, dir)
 	var peers []string
