@@ -73,9 +73,11 @@ type Broker struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 	mu     sync.Mutex
-	ending bool // no task is begun any more
+	ending bool  // no task is begun any more
+	cause  error // why this replica left its group by itself; nil = it did not
 	close  sync.Once
 	closed error
+	ended  chan struct{} // closed once Close is done
 }
 
 // Open recovers what this replica holds, takes part in its group, and serves clients. It returns as soon as the port is open; requests wait
@@ -91,7 +93,7 @@ func Open(cfg Config) (*Broker, error) {
 	if guard := cfg.unguarded(); guard != "" {
 		cfg.Logger.Warn("there is no access control here: whoever reaches the ports may do everything", "key", guard)
 	}
-	b := &Broker{cfg: cfg, log: cfg.Logger.With("broker", cfg.Name, "id", cfg.Log.ID), routes: table(), started: time.Now()}
+	b := &Broker{cfg: cfg, log: cfg.Logger.With("broker", cfg.Name, "id", cfg.Log.ID), routes: table(), started: time.Now(), ended: make(chan struct{})}
 	ip, err := netip.ParseAddr(cfg.IP)
 	if err != nil {
 		return nil, err
@@ -169,16 +171,25 @@ func (b *Broker) open() (err error) {
 
 // dispatch keeps queues and state up with the log. A replica that cannot do that any more must not lead, and has nothing to tell: it leaves the group.
 func (b *Broker) dispatch() error {
-	err := b.store.Run(b.ctx)
-	if err != nil && b.ctx.Err() == nil {
-		b.log.Error("committed messages cannot be worked on; this replica leaves its group, restart it once that is mended", "error", err)
-		go func() {
-			if err := b.Close(); err != nil {
-				b.log.Error("not closed cleanly", "error", err)
-			}
-		}()
+	if err := b.store.Run(b.ctx); err != nil {
+		b.fail(fmt.Errorf("committed messages cannot be worked on: %w", err))
 	}
 	return nil
+}
+
+// fail ends this replica by itself: it leaves its group, and whoever has opened it learns of that from Done and Err. While it is stopped anyway
+// that changes nothing.
+func (b *Broker) fail(err error) {
+	if b.ctx.Err() != nil {
+		return
+	}
+	b.mu.Lock()
+	if b.cause == nil {
+		b.cause = err
+	}
+	b.mu.Unlock()
+	b.log.Error("this replica leaves its group, restart it once that is mended", "error", err)
+	go func() { _ = b.Close() }() // a task cannot wait for the end of all tasks; the outcome is for the owner's Close
 }
 
 // task runs a goroutine that ends with ctx. One that ends before has failed: this replica then only says so; the log goes on.
@@ -263,6 +274,18 @@ func (b *Broker) Ledger() *dledger.Ledger { return b.ledger }
 // Address is what clients connect to.
 func (b *Broker) Address() string { return b.cfg.address() }
 
+// Done is closed once this replica has stopped, be it by Close or Shutdown, or by itself since it could not go on: Err tells. It has to be closed
+// in either case.
+func (b *Broker) Done() <-chan struct{} { return b.ended }
+
+// Err tells why this replica left its group by itself, as one does whose queues cannot be written any more. It is nil while it can go on, and if it was only
+// closed.
+func (b *Broker) Err() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.cause
+}
+
 // Leads tells whether this replica leads its group and serves as such.
 func (b *Broker) Leads() bool { return b.gate.here() }
 
@@ -274,7 +297,7 @@ func (b *Broker) Shutdown(ctx context.Context) error {
 	return b.Close()
 }
 
-// Close leaves the group: a leader hands leadership over first.
+// Close leaves the group: a leader hands leadership over first. What Err tells is not in its result.
 func (b *Broker) Close() error {
 	b.close.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeMax)
@@ -283,6 +306,7 @@ func (b *Broker) Close() error {
 		cancel()
 		b.cancel()
 		b.closed = b.shut()
+		close(b.ended)
 	})
 	return b.closed
 }

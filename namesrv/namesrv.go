@@ -19,7 +19,8 @@ import (
 
 // Server is a running name server (NamesrvController in the Java original).
 //
-// Its goroutines are those of its connections, one that accepts, and expire, which drops brokers that have gone silent. Close ends all.
+// Its goroutines are those of its connections, one that accepts, and expire, which drops brokers that have gone silent. Close ends all, and nothing else
+// does: whatever fails in between is answered, or tried again.
 type Server struct {
 	log     *slog.Logger
 	net     *remoting.Server
@@ -68,11 +69,7 @@ func Listen(cfg Config) (*Server, error) {
 		},
 		AcceptError: func(err error) { s.log.Warn("cannot accept connections for now", "error", err) },
 	})
-	s.running.Go(func() {
-		if err := s.net.Serve(l); !errors.Is(err, net.ErrClosed) {
-			s.log.Error("no longer accepting connections", "error", err)
-		}
-	})
+	s.running.Go(func() { _ = s.net.Serve(l) }) // ends with net.ErrClosed, at Close; what else fails is told to AcceptError and tried again
 	s.running.Go(s.expire)
 	return s, nil
 }

@@ -123,7 +123,10 @@ func (o *brokerFlags) run(cmd *cobra.Command) (err error) {
 	if _, err := fmt.Fprintf(cmd.OutOrStdout(), "The broker[%s, %s] boot success\n", cfg.Name, b.Address()); err != nil {
 		return err
 	}
-	<-ctx.Done()
+	select {
+	case <-ctx.Done():
+	case <-b.Done(): // stopBrokers gives the reason
+	}
 	log.Info("stopping")
 	return pages.close()
 }
@@ -147,7 +150,7 @@ it is, also its dashboard. For the log beneath there are dledger status, transfe
 	}
 }
 
-// stopBrokers closes replicas side by side. After SIGTERM they take the time that their clients need; another signal ends that.
+// stopBrokers closes replicas side by side, and tells also why one has stopped by itself. After SIGTERM they take the time that their clients need; another signal ends that.
 func stopBrokers(ctx context.Context, brokers []*broker.Broker) error {
 	stop := (*broker.Broker).Close
 	if context.Cause(ctx) == errTerminated {
@@ -157,7 +160,10 @@ func stopBrokers(ctx context.Context, brokers []*broker.Broker) error {
 	}
 	failed := make(chan error, len(brokers))
 	for _, b := range brokers {
-		go func() { failed <- stop(b) }()
+		go func() {
+			err := stop(b)
+			failed <- errors.Join(b.Err(), err)
+		}()
 	}
 	var errs []error
 	for range brokers {

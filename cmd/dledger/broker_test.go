@@ -131,3 +131,48 @@ func TestUpServesStockClients(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+// TestProcessOfABrokerThatCannotGoOnEnds: a supervisor learns that a broker has left its group from the end of its process, and why from its last line.
+func TestProcessOfABrokerThatCannotGoOnEnds(t *testing.T) {
+	t.Run("broker", func(t *testing.T) {
+		dir, log, port := t.TempDir(), freePort(t, 1, 0), freePort(t, 3, 1)+2
+		args := []string{"broker"}
+		for _, s := range []string{"brokerName=a", "brokerIP1=127.0.0.1", "listenPort=" + strconv.Itoa(port), "dLegerSelfId=n0", fmt.Sprintf("dLegerPeers=n0-127.0.0.1:%d", log), "dLegerGroup=a",
+			"storePathRootDir=" + dir, "enableDLegerCommitLog=true", "mappedFileSizeCommitLog=1048576", "mappedFileSizeForEntryIndex=1048576"} {
+			args = append(args, "--set", s)
+		}
+		b := start(t, args...)
+		b.out.wait(t, "boot success")
+		endsWithItsQueues(t, b, dir, fmt.Sprintf("127.0.0.1:%d", port))
+	})
+	t.Run("up", func(t *testing.T) {
+		dir, base := t.TempDir(), freePort(t, 4, 100)
+		up := start(t, "up", "--dir", dir, "--port-base", strconv.Itoa(base), "--set", "mappedFileSizeForEntryData=1048576", "--set", "mappedFileSizeForEntryIndex=1048576")
+		up.out.wait(t, "Ctrl-C")
+		endsWithItsQueues(t, up, filepath.Join(dir, "broker-a-n0"), fmt.Sprintf("127.0.0.1:%d", base+100))
+	})
+}
+
+// endsWithItsQueues puts a file where the broker at address keeps the queues that it is to delete, and waits for the process to end.
+func endsWithItsQueues(t *testing.T, r *running, dir, address string) {
+	t.Helper()
+	if f := sendTo(t, address, "t", "hello"); f.Code != mq.Success {
+		t.Fatalf("code %d %s", f.Code, f.Remark)
+	}
+	queues := filepath.Join(dir, "consumequeue")
+	if err := os.RemoveAll(queues); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(queues, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := remoting.NewClient(remoting.ClientConfig{Version: 409})
+	defer c.Close()
+	// Nobody may be there any more to answer.
+	_, _ = c.Call(t.Context(), address, remoting.Request{Code: mq.CodeDeleteTopic, Ext: map[string]string{"topic": "t"}}, limit)
+	code := r.wait(t)
+	lines := strings.Split(strings.TrimSpace(r.err.wait(t, "")), "\n")
+	if last := lines[len(lines)-1]; code != exitFailed || !strings.HasPrefix(last, "dledger: ") || !strings.Contains(last, "not a directory") {
+		t.Errorf("exit code %d, last line %q, want one that says why", code, last)
+	}
+}

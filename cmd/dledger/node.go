@@ -49,8 +49,9 @@ func (u *groupUp) nameServers() string {
 	return strings.Join(all, ";")
 }
 
-// beside opens a node's name server and brokers; the result stops them, in the way that the end of ctx asks for.
-func (u *groupUp) beside(ctx context.Context, node int, server *dledger.Server, log *slog.Logger) (stop func() error, err error) {
+// beside opens a node's name server and brokers; the result stops them, in the way that the end of ctx asks for. ended is called when one of the brokers has stopped,
+// be it by itself: stop then says why.
+func (u *groupUp) beside(ctx context.Context, ended func(), node int, server *dledger.Server, log *slog.Logger) (stop func() error, err error) {
 	id := u.ids[node]
 	names, err := namesrv.Listen(namesrv.Config{Address: net.JoinHostPort(loopback, strconv.Itoa(u.namesPort(node))), KVFile: filepath.Join(u.dir, "namesrv-"+id, "kvConfig.json"), Logger: log})
 	if err != nil {
@@ -67,6 +68,12 @@ func (u *groupUp) beside(ctx context.Context, node int, server *dledger.Server, 
 	stop = func() error { return errors.Join(stopBrokers(ctx, brokers), names.Close()) }
 	if err := errors.Join(failed...); err != nil {
 		return nil, errors.Join(err, stop())
+	}
+	for _, b := range brokers {
+		go func() { // until stop
+			<-b.Done()
+			ended()
+		}()
 	}
 	return stop, nil
 }

@@ -270,7 +270,7 @@ func freeBytes(dir string) (int64, error) {
 	return s.Free, err
 }
 
-// runHere runs one node in this process: the only one, or the one that a child is for.
+// runHere runs one node in this process: the only one, or the one that a child is for. It ends with ctx, or when a broker has stopped by itself.
 func (u *groupUp) runHere(ctx context.Context) error {
 	level := slog.LevelWarn
 	if u.only != "" {
@@ -287,7 +287,7 @@ func (u *groupUp) runHere(ctx context.Context) error {
 	defer cancel()
 	served := make(chan error, 1)
 	go func() {
-		served <- serve(ctx, []dledger.Config{node}, log, "", "", len(u.groups()), func(s *dledger.Server) (func() error, error) { return u.beside(parent, i, s, log) })
+		served <- serve(ctx, []dledger.Config{node}, log, "", "", len(u.groups()), func(s *dledger.Server) (func() error, error) { return u.beside(parent, cancel, i, s, log) })
 	}()
 	if u.only != "" {
 		return <-served // the parent says what is to be said
