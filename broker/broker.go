@@ -71,7 +71,7 @@ type Broker struct {
 
 	ctx    context.Context // ends when Close has handed over and drained
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup
+	tasks  sync.WaitGroup // those begun by open, which run until ctx ends, and what spawn begins
 	mu     sync.Mutex
 	ending bool  // no task is begun any more
 	cause  error // why this replica left its group by itself; nil = it did not
@@ -153,28 +153,27 @@ func (b *Broker) open() (err error) {
 	if err != nil {
 		return err
 	}
-	b.task("dispatch", b.dispatch)
-	b.task("metadata", func() error { return b.meta.run(b.ctx) })
-	b.task("a Java leader", func() error { return b.java.run(b.ctx) })
-	b.task("roles", func() error { return b.follow(b.ctx) })
-	b.task("requests held", func() error { return b.gate.run(b.ctx) })
-	b.task("snapshots", func() error { return b.meta.saves(b.ctx) })
-	b.task("long polls", func() error { return b.polls.run(b.ctx) })
-	b.task("clients", func() error { return b.clients.run(b.ctx) })
-	b.task("reports", func() error { return b.clients.tell(b.ctx) })
-	b.task("offsets", func() error { return b.offsets.run(b.ctx) })
-	b.task("statistics", func() error { return b.stats.run(b.ctx) })
-	b.task("registration", func() error { return b.names.run(b.ctx) })
+	for _, run := range []func(context.Context){
+		b.dispatch,
+		b.meta.run, b.meta.saves,
+		b.follow, b.java.run,
+		b.gate.run, b.polls.run,
+		b.clients.run, b.clients.tell,
+		b.offsets.run,
+		b.stats.run,
+		b.names.run,
+	} {
+		b.tasks.Go(func() { run(b.ctx) })
+	}
 	b.serve()
 	return nil
 }
 
 // dispatch keeps queues and state up with the log. A replica that cannot do that any more must not lead, and has nothing to tell: it leaves the group.
-func (b *Broker) dispatch() error {
-	if err := b.store.Run(b.ctx); err != nil {
+func (b *Broker) dispatch(ctx context.Context) {
+	if err := b.store.Run(ctx); err != nil {
 		b.fail(fmt.Errorf("committed messages cannot be worked on: %w", err))
 	}
-	return nil
 }
 
 // fail ends this replica by itself: it leaves its group, and whoever has opened it learns of that from Done and Err. While it is stopped anyway
@@ -190,15 +189,6 @@ func (b *Broker) fail(err error) {
 	b.mu.Unlock()
 	b.log.Error("this replica leaves its group, restart it once that is mended", "error", err)
 	go func() { _ = b.Close() }() // a task cannot wait for the end of all tasks; the outcome is for the owner's Close
-}
-
-// task runs a goroutine that ends with ctx. One that ends before has failed: this replica then only says so; the log goes on.
-func (b *Broker) task(what string, run func() error) {
-	b.tasks.Go(func() {
-		if err := run(); err != nil && b.ctx.Err() == nil {
-			b.log.Error("stopped for good, restart this broker", "task", what, "error", err)
-		}
-	})
 }
 
 // spawn runs what a request needs a goroutine for. Once Close has closed the connections, nobody waits for it any more and it is not begun.

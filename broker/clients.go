@@ -172,13 +172,13 @@ func addrPort(s string) netip.AddrPort {
 }
 
 // run forgets who has not been heard of for long.
-func (c *clients) run(ctx context.Context) error {
+func (c *clients) run(ctx context.Context) {
 	tick := time.NewTicker(clientsLook)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
 		now := time.Now()

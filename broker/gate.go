@@ -178,18 +178,18 @@ func (g *gate) giveUp(r *request, why string) {
 }
 
 // run answers what was held too long, and tries the others again; while nothing is held it sleeps.
-func (g *gate) run(ctx context.Context) error {
+func (g *gate) run(ctx context.Context) {
 	defer func() { g.expire(time.Now().Add(time.Hour)) }()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-g.wake:
 		}
 		for held := true; held; {
 			select {
 			case <-ctx.Done():
-				return nil
+				return
 			case <-time.After(retryEvery):
 			}
 			g.expire(time.Now())

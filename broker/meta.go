@@ -184,7 +184,7 @@ func (m *meta) resign() {
 }
 
 // run is the writer: it gives what waits to the log as a batch, and when that is applied the next.
-func (m *meta) run(ctx context.Context) error {
+func (m *meta) run(ctx context.Context) {
 	defer func() {
 		m.mu.Lock()
 		line := m.waiting
@@ -227,7 +227,7 @@ func (m *meta) run(ctx context.Context) error {
 			case <-m.wake:
 			case <-time.After(time.Second):
 			case <-ctx.Done():
-				return ctx.Err()
+				return
 			}
 			continue
 		}

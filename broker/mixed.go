@@ -79,9 +79,9 @@ func (b *Broker) leaderAddress(leader string) (address string, java bool) {
 }
 
 // run finds the Java broker that leads, and copies from it for as long as it does.
-func (j *java) run(ctx context.Context) error {
+func (j *java) run(ctx context.Context) {
 	if !j.b.mixed() {
-		return nil
+		return
 	}
 	var before *tables // what was copied last in the term of
 	var of dledger.Term = -1
@@ -121,7 +121,6 @@ func (j *java) run(ctx context.Context) error {
 		}
 		j.wait(ctx, pace, term, leader, address)
 	}
-	return nil
 }
 
 // wait returns when the time is over, or somebody else leads.

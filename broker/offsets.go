@@ -78,13 +78,13 @@ func (o *offsets) dropAll(key string) {
 }
 
 // run writes what has gathered, and on a replica that no longer leads passes it on to the one that does.
-func (o *offsets) run(ctx context.Context) error {
+func (o *offsets) run(ctx context.Context) {
 	tick := time.NewTicker(o.b.cfg.OffsetEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 			o.flush(ctx)
 		}

@@ -127,14 +127,14 @@ func (h *polls) drop(s *session) {
 }
 
 // run answers those that have been woken, and those whose time is over.
-func (h *polls) run(ctx context.Context) error {
+func (h *polls) run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			h.end()
-			return nil
+			return
 		case <-h.wake:
 		case <-timer.C:
 		}

@@ -175,7 +175,7 @@ func (b *bugs) Enabled(context.Context, slog.Level) bool { return true }
 func (b *bugs) WithAttrs([]slog.Attr) slog.Handler       { return b }
 func (b *bugs) WithGroup(string) slog.Handler            { return b }
 func (b *bugs) Handle(_ context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, "by a bug") || strings.Contains(r.Message, "stopped for good") || strings.Contains(r.Message, "leaves its group") || strings.Contains(r.Message, "given twice") {
+	if strings.Contains(r.Message, "by a bug") || strings.Contains(r.Message, "stopped until") || strings.Contains(r.Message, "leaves its group") || strings.Contains(r.Message, "given twice") {
 		text := r.Message
 		r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
 		b.mu.Lock()

@@ -51,7 +51,7 @@ func (n *registrar) changed() {
 }
 
 // run registers at every change and every now and then, and says in between that this replica lives.
-func (n *registrar) run(ctx context.Context) error {
+func (n *registrar) run(ctx context.Context) {
 	defer n.client.Close()
 	every, beat := time.NewTicker(max(n.b.cfg.RegisterEvery, time.Second)), time.NewTicker(max(n.b.cfg.HeartbeatEvery, 100*time.Millisecond))
 	defer every.Stop()
@@ -67,7 +67,7 @@ func (n *registrar) run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-n.wake:
 			register()
 		case <-every.C:

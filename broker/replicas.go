@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"strings"
@@ -67,20 +68,20 @@ func (c *clients) changed() {
 }
 
 // tell is the goroutine of a replica that reports its clients to whoever leads.
-func (c *clients) tell(ctx context.Context) error {
+func (c *clients) tell(ctx context.Context) {
 	var warned time.Time
 	every := time.NewTicker(reportEvery)
 	defer every.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-every.C:
 		case <-c.wake:
 			select {
 			case <-time.After(reportPause):
 			case <-ctx.Done():
-				return nil
+				return
 			}
 			select { // what came meanwhile is in this report
 			case <-c.wake:
@@ -92,7 +93,7 @@ func (c *clients) tell(ctx context.Context) error {
 		}
 		body, err := json.Marshal(c.report())
 		if err != nil {
-			return err
+			panic(fmt.Sprintf("a report of clients cannot be written: %v", err)) // it consists of texts and numbers
 		}
 		if len(body) >= remoting.FrameMax-1024 {
 			if now := time.Now(); now.Sub(warned) > time.Minute {

@@ -11,7 +11,7 @@ import (
 
 // follow keeps the gate, the registration and the leader's services in step with the log's elections (DLedgerRoleChangeHandler in the Java
 // original). It runs until ctx ends.
-func (b *Broker) follow(ctx context.Context) error {
+func (b *Broker) follow(ctx context.Context) {
 	var serving dledger.Term = -1 // the term in which this replica serves as leader; -1 = it does not
 	resign := func() {}
 	defer func() { resign() }()
@@ -41,7 +41,7 @@ func (b *Broker) follow(ctx context.Context) error {
 		case <-told:
 		case <-b.promoted:
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
 }

@@ -405,13 +405,13 @@ func (m *meta) load() error {
 }
 
 // saves writes the files from time to time; Close does it a last time.
-func (m *meta) saves(ctx context.Context) error {
+func (m *meta) saves(ctx context.Context) {
 	tick := time.NewTicker(m.b.cfg.SnapshotEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 			if err := m.save(); err != nil {
 				m.b.log.Warn("the metadata files cannot be written; they are made anew from the log if need be", "error", err)

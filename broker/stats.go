@@ -85,13 +85,13 @@ func (s *stats) open(now time.Time) {
 }
 
 // run takes samples until ctx ends.
-func (s *stats) run(ctx context.Context) error {
+func (s *stats) run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case now := <-tick.C:
 			s.sample(now, n)
 		}
