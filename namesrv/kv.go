@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"sync"
 
 	"dledger/internal/mq"
+	"dledger/internal/vfs"
 )
 
 // orderNamespace holds the order configuration of topics: topic → "broker-a:4;broker-b:4".
@@ -23,12 +23,15 @@ const (
 
 // kvConfig is the key-value configuration (KVConfigManager in the Java original).
 //
-//  1. What a request was told to be stored is in the file, durably, or the request got an error and nothing has changed.
-//  2. The file is always a whole one: it is written beside the old one and renamed.
+//  1. What a request was told to be stored is in the file, durably. One that got an error has changed nothing, unless the error says that the change is made and that only a
+//     crash of the machine may undo it.
+//  2. File and table hold the same. The file is always a whole one: it is written beside the old one and renamed.
 type kvConfig struct {
+	fs   vfs.FS
 	file string // "" = in memory only
 
 	writing sync.Mutex // one change at a time, held over I/O; readers do not take it
+	unsure  bool       // the last change may not outlive a crash of the machine; writing
 
 	mu    sync.RWMutex
 	table map[string]map[string]string // namespace → key → value; inner maps are replaced, never changed
@@ -41,12 +44,12 @@ type kvFile struct {
 	Table map[string]map[string]string `json:"configTable"`
 }
 
-func openKV(file string) (*kvConfig, error) {
-	kv := &kvConfig{file: file, table: map[string]map[string]string{}}
+func openKV(disk vfs.FS, file string) (*kvConfig, error) {
+	kv := &kvConfig{fs: disk, file: file, table: map[string]map[string]string{}}
 	if file == "" {
 		return kv, nil
 	}
-	b, err := os.ReadFile(file)
+	b, err := vfs.ReadFile(disk, file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return kv, nil
 	}
@@ -92,7 +95,7 @@ func (kv *kvConfig) change(namespace, key string, value *string) error {
 	keys, bytes := kv.keys, kv.bytes
 	kv.mu.RUnlock()
 	if value == nil && !had || value != nil && had && old == *value {
-		return nil
+		return kv.surely()
 	}
 	if had {
 		keys--
@@ -114,51 +117,34 @@ func (kv *kvConfig) change(namespace, key string, value *string) error {
 		delete(next, namespace)
 	}
 	if kv.file != "" {
-		if err := writeFile(kv.file, mq.Marshal(kvFile{next})); err != nil {
+		if err := kv.write(mq.Marshal(kvFile{next})); err != nil {
 			return fmt.Errorf("key-value configuration: %w", err)
 		}
+		kv.unsure = true
 	}
 	kv.mu.Lock()
-	defer kv.mu.Unlock()
 	kv.table, kv.keys, kv.bytes = next, keys, bytes
-	return nil
+	kv.mu.Unlock()
+	return kv.surely()
 }
 
-// writeFile replaces a file by another content, durably and at once.
-func writeFile(file string, content []byte) (err error) {
-	dir := filepath.Dir(file)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+// write makes content that of the file; surely makes that last. An error means that the file is as it was.
+func (kv *kvConfig) write(content []byte) error {
+	if err := kv.fs.MkdirAll(filepath.Dir(kv.file)); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, filepath.Base(file)+".*.tmp")
-	if err != nil {
-		return err
+	return vfs.WriteAside(kv.fs, kv.file, content, true)
+}
+
+// surely makes the last change outlive a crash of the machine, if it may not; writing is held.
+func (kv *kvConfig) surely() error {
+	if !kv.unsure {
+		return nil
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Chmod(0o644)
+	if err := kv.fs.SyncDir(filepath.Dir(kv.file)); err != nil {
+		return fmt.Errorf("key-value configuration: the change is made, but a crash of the machine may undo it: %w", err)
 	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), file); err != nil {
-		return err
-	}
-	d, derr := os.Open(dir)
-	if derr != nil {
-		return fmt.Errorf("sync after renaming: %w", derr)
-	}
-	if derr = errors.Join(d.Sync(), d.Close()); derr != nil {
-		return fmt.Errorf("sync after renaming: %w", derr)
-	}
+	kv.unsure = false
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"dledger/internal/mq"
 	"dledger/internal/remoting"
+	"dledger/internal/vfs"
 )
 
 // Server is a running name server (NamesrvController in the Java original).
@@ -41,7 +42,7 @@ func Listen(cfg Config) (*Server, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	kv, err := openKV(cfg.KVFile)
+	kv, err := openKV(vfs.OS(), cfg.KVFile)
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ import (
 	"dledger/internal/golden"
 	"dledger/internal/mq"
 	"dledger/internal/remoting"
+	"dledger/internal/vfs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -661,7 +662,7 @@ func TestKeyValueConfigurationThatCannotBeWritten(t *testing.T) {
 }
 
 func TestKeyValueConfigurationHasBounds(t *testing.T) {
-	kv, err := openKV("")
+	kv, err := openKV(vfs.OS(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
