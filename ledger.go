@@ -6,6 +6,7 @@
 package dledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -588,8 +589,8 @@ func (l *Ledger) Derived(i Index) { l.store.SetDerived(raft.Index(i)) }
 // Close it is closed from the start.
 func (l *Ledger) Changed() <-chan struct{} { return l.loop.Changed() }
 
-// Retire tells the group that this member will be closed soon: it goes on as it is, but takes no leadership again, though it be preferred. Hand
-// leadership over afterwards. If no other member can lead, none does until this one has been closed and opened again.
+// Retire tells the group that this member will be closed soon: it goes on as it is, but takes no leadership again, though it be preferred. HandOver
+// gives leadership away. If no other member can lead, none does until this one has been closed and opened again.
 func (l *Ledger) Retire() { l.loop.Retire() }
 
 // TransferLeadership hands leadership to another member and returns when it has settled. It works on the leader only. Errors: ErrUnknownMember, ErrBehind,
@@ -613,18 +614,24 @@ func (l *Ledger) TransferLeadership(ctx context.Context, to string) error {
 	}
 }
 
-// handOver gives leadership away before a planned stop, so that nobody has to miss it first.
-func (l *Ledger) handOver(ctx context.Context) {
+// HandOver is for a leader that will be closed soon: it retires, and gives leadership to the member that holds most of the log, of those that follow and have
+// answered lately, so that nobody has to miss it first. It returns when another member leads, when none is fit for it, or when ctx ends. On a member
+// that does not lead it is Retire. Close does it too; who does it before can go on for a while as one that does not lead.
+func (l *Ledger) HandOver(ctx context.Context) {
+	l.Retire()
 	for l.IsLeader() && ctx.Err() == nil {
-		s, err := l.loop.Snapshot(ctx)
-		if err != nil || len(s.Peers) == 0 {
+		s, err := l.Status(ctx)
+		if err != nil {
 			return
 		}
-		best := slices.MaxFunc(s.Peers, func(a, b raft.PeerStatus) int { return int(a.Match - b.Match) })
-		if best.Match < 0 && s.Last >= 0 || s.Now-best.Heard > raft.Instant(2*l.cfg.Heartbeat) {
+		fit := slices.DeleteFunc(s.Peers, func(p PeerStatus) bool {
+			return p.State != PeerAppend || p.Kind == PeerRefused || p.Kind == PeerSilent || p.Idle > 2*l.cfg.Heartbeat
+		})
+		if len(fit) == 0 {
 			return
 		}
-		if err := l.TransferLeadership(ctx, string(best.ID)); err != nil {
+		best := slices.MaxFunc(fit, func(a, b PeerStatus) int { return cmp.Compare(a.Match, b.Match) })
+		if err := l.TransferLeadership(ctx, best.ID); err != nil {
 			l.cfg.Logger.Warn("leadership not handed over", "to", best.ID, "error", err)
 			return
 		}
@@ -639,8 +646,7 @@ const handOverMax = 2 * time.Second
 func (l *Ledger) Close() error {
 	if l.closing.CompareAndSwap(false, true) {
 		ctx, cancel := context.WithTimeout(context.Background(), handOverMax)
-		l.Retire()
-		l.handOver(ctx)
+		l.HandOver(ctx)
 		l.loop.Drain(ctx)
 		cancel()
 		l.err = l.shut()

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -83,30 +82,13 @@ var services = []struct {
 	{"transactions", (*Broker).transacted},
 }
 
-// handOver gives leadership to another replica, if one is fit for it, so that nobody has to miss this one first.
+// handOver gives leadership to another replica, if one is fit for it. What consumers have committed goes into the log first.
 func (b *Broker) handOver(ctx context.Context) {
 	if b.ledger == nil || b.meta == nil {
 		return
 	}
-	b.ledger.Retire()
 	b.offsets.flush(ctx)
-	for b.ledger.IsLeader() && ctx.Err() == nil {
-		s, err := b.ledger.Status(ctx)
-		if err != nil {
-			return
-		}
-		fit := slices.DeleteFunc(s.Peers, func(p dledger.PeerStatus) bool {
-			return p.State != dledger.PeerAppend || p.Kind == dledger.PeerRefused || p.Kind == dledger.PeerSilent || p.Idle > time.Second
-		})
-		if len(fit) == 0 {
-			return
-		}
-		best := slices.MaxFunc(fit, func(a, b dledger.PeerStatus) int { return int(a.Match - b.Match) })
-		if err := b.ledger.TransferLeadership(ctx, best.ID); err != nil {
-			b.log.Warn("leadership not handed over", "to", best.ID, "error", err)
-			return
-		}
-	}
+	b.ledger.HandOver(ctx)
 }
 
 // drain goes on serving while clients may still take this replica for the leader: their routes are refreshed every 30 s. It ends when no producer
