@@ -16,7 +16,8 @@ type handler struct{ s *Server }
 
 func (h handler) Idle(*remoting.Conn) {}
 
-var ok = remoting.Answer{Code: wire.HeaderOK}
+// headerOK is the header of every answer made here; what came of the request stands in the body.
+var headerOK = remoting.Answer{Code: wire.HeaderOK}
 
 func (h handler) Handle(c *remoting.Conn, f *remoting.Frame) {
 	switch f.Code {
@@ -54,7 +55,7 @@ func (h handler) sent(err error) {
 }
 
 func (h handler) refuse(c *remoting.Conn, ref remoting.Ref, code int32, base *wire.Base, r wire.Result, leader raft.ID) {
-	h.sent(c.Reply(ref, ok, wire.AppendError(nil, code, base, r, leader)))
+	h.sent(c.Reply(ref, headerOK, wire.AppendError(nil, code, base, r, leader)))
 }
 
 // ledger gives the ledger that a client's request in JSON is for; err is what reading it came to. It is nil once the request has been
@@ -98,7 +99,7 @@ func (h handler) member(c *remoting.Conn, f *remoting.Frame) {
 	req.Payload = nil
 	l.loop.Deliver(m, func(a *raft.Message) {
 		a.Type = req.Type.Answer()
-		h.sent(c.Reply(ref, ok, wire.AppendAnswer(nil, &base, &req, a)))
+		h.sent(c.Reply(ref, headerOK, wire.AppendAnswer(nil, &base, &req, a)))
 	})
 }
 
@@ -151,7 +152,7 @@ func (h handler) append(c *remoting.Conn, f *remoting.Frame) {
 				return
 			}
 			a := wire.AppendResponse{Base: wire.Base{Group: base.Group, LeaderID: raft.ID(l.cfg.ID), Code: wire.ResultOK, Term: p.Term}, Index: p.First, Pos: p.Pos()[0]}
-			h.sent(c.Reply(ref, ok, a.AppendTo(make([]byte, 0, 160))))
+			h.sent(c.Reply(ref, headerOK, a.AppendTo(make([]byte, 0, 160))))
 		}))
 	}
 }
@@ -162,7 +163,7 @@ func (h handler) appendBatch(c *remoting.Conn, f *remoting.Frame) {
 	var req wire.AppendBatchRequest
 	err := req.Decode(f.Body)
 	l, r := h.s.find(&wire.Base{Group: req.Group, RemoteID: req.RemoteID})
-	answer := func(a wire.AppendBatchResponse) { h.sent(c.Reply(ref, ok, a.AppendTo(nil))) }
+	answer := func(a wire.AppendBatchResponse) { h.sent(c.Reply(ref, headerOK, a.AppendTo(nil))) }
 	refused := wire.AppendBatchResponse{First: -1, Term: -1}
 	switch {
 	case err != nil:
@@ -251,7 +252,7 @@ func (h handler) reply(c *remoting.Conn, ref remoting.Ref, l *Ledger, req *wire.
 		h.refuse(c, ref, wire.CodeGet, &req.Base, wire.ResultInternalError, raft.ID(l.Leader()))
 		return
 	}
-	h.sent(c.Reply(ref, ok, b))
+	h.sent(c.Reply(ref, headerOK, b))
 }
 
 func readResult(err error) wire.Result {
@@ -320,7 +321,7 @@ func (h handler) read(c *remoting.Conn, ref remoting.Ref, l *Ledger, req *wire.G
 	a := wire.GetBatchResponse{Code: wire.ResultOK, First: req.From, Last: last, Entries: p}
 	v := l.loop.View()
 	a.LeaderID, a.Term, a.Commit = v.Leader, v.Term, commit
-	h.sent(c.Reply(ref, ok, a.Pieces()...))
+	h.sent(c.Reply(ref, headerOK, a.Pieces()...))
 }
 
 // batch answers a batch read without entries.
@@ -330,7 +331,7 @@ func (h handler) batch(c *remoting.Conn, ref remoting.Ref, l *Ledger, a wire.Get
 		v := l.loop.View()
 		a.LeaderID, a.Term, a.Commit = v.Leader, v.Term, l.Commit()
 	}
-	h.sent(c.Reply(ref, ok, a.Pieces()...))
+	h.sent(c.Reply(ref, headerOK, a.Pieces()...))
 }
 
 func (h handler) metadata(c *remoting.Conn, f *remoting.Frame) {
@@ -338,7 +339,7 @@ func (h handler) metadata(c *remoting.Conn, f *remoting.Frame) {
 	err := req.Decode(f.Body)
 	if l := h.ledger(c, f, &req.Base, err); l != nil {
 		a := wire.MetadataResponse{Base: wire.Base{Group: l.cfg.Group, LeaderID: raft.ID(l.Leader()), Code: wire.ResultOK, Term: -1}, Peers: l.addresses()}
-		h.sent(c.Reply(f.Ref(), ok, a.AppendTo(nil)))
+		h.sent(c.Reply(f.Ref(), headerOK, a.AppendTo(nil)))
 	}
 }
 
@@ -353,7 +354,7 @@ func (h handler) hello(c *remoting.Conn, f *remoting.Frame) {
 		l.net.met(req.LocalID)
 		a = wire.HelloResponse{Code: wire.ResultOK, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Past: l.past(), Node: l.cfg.node()}
 	}
-	h.sent(c.Reply(f.Ref(), ok, wire.EncodeJSON(&a)))
+	h.sent(c.Reply(f.Ref(), headerOK, wire.EncodeJSON(&a)))
 }
 
 // status tells the state of one member. The loop is asked, so that all indexes are of one moment.
@@ -361,15 +362,15 @@ func (h handler) status(c *remoting.Conn, f *remoting.Frame) {
 	ref := f.Ref()
 	var req wire.StatusRequest
 	if err := wire.DecodeJSON(f.Body, &req); err != nil {
-		h.sent(c.Reply(ref, ok, wire.EncodeJSON(&wire.StatusResponse{Code: wire.ResultUnexpectedArgument})))
+		h.sent(c.Reply(ref, headerOK, wire.EncodeJSON(&wire.StatusResponse{Code: wire.ResultUnexpectedArgument})))
 		return
 	}
 	l, r := h.s.anyOf(req.Group, req.RemoteID)
 	if l == nil {
-		h.sent(c.Reply(ref, ok, wire.EncodeJSON(&wire.StatusResponse{Code: r, Group: req.Group})))
+		h.sent(c.Reply(ref, headerOK, wire.EncodeJSON(&wire.StatusResponse{Code: r, Group: req.Group})))
 		return
 	}
-	answer := func(a *wire.StatusResponse) { h.sent(c.Reply(ref, ok, wire.EncodeJSON(a))) }
+	answer := func(a *wire.StatusResponse) { h.sent(c.Reply(ref, headerOK, wire.EncodeJSON(a))) }
 	if err := l.loop.Ask(func(s replica.Snapshot) { answer(l.statusResponse(l.statusOf(s))) }); err != nil {
 		answer(&wire.StatusResponse{Code: wire.ResultInternalError, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Node: l.cfg.node(), Error: err.Error()})
 	}
