@@ -16,18 +16,15 @@ import (
 func group(t testing.TB, n int, set func(*Config)) []*Ledger {
 	t.Helper()
 	var peers []string
+	var listen []func(string) (net.Listener, error)
 	for i := range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		peers = append(peers, fmt.Sprintf("n%d-%s", i, ln.Addr()))
-		_ = ln.Close()
+		address, l := port(t, "127.0.0.1")
+		peers, listen = append(peers, fmt.Sprintf("n%d-%s", i, address)), append(listen, l)
 	}
 	dir := t.TempDir()
 	var out []*Ledger
 	for i := range n {
-		cfg := Config{ID: fmt.Sprintf("n%d", i), Peers: strings.Join(peers, ";"), Dir: dir, DataFileSize: 16 << 20, IndexFileSize: 32 * 100_000}
+		cfg := Config{ID: fmt.Sprintf("n%d", i), Peers: strings.Join(peers, ";"), Listen: listen[i], Dir: dir, DataFileSize: 16 << 20, IndexFileSize: 32 * 100_000}
 		if os.Getenv("DLEDGER_LOG") != "" {
 			cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 		}

@@ -20,22 +20,36 @@ import (
 	"dledger/internal/wire"
 )
 
-// freeAddress gives an address on host that nobody listens on at the moment.
-func freeAddress(t *testing.T, host string) string {
+// port opens a port on host and gives its address, and what a Config or ServerConfig has for Listen, so that nobody else can take the port in between. A
+// second life at the address opens the port again.
+func port(t testing.TB, host string) (address string, listen func(string) (net.Listener, error)) {
 	t.Helper()
-	ln, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
+	if ln, err := net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
 		t.Skipf("no %s here: %v", host, err)
+	} else {
+		_ = ln.Close()
 	}
-	_, port, err := net.SplitHostPort(ln.Addr().String())
+	ln, err := listenTCP("", net.JoinHostPort(host, "0")) // as where Listen is nil
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ln.Close(); err != nil {
+	t.Cleanup(func() { _ = ln.Close() })
+	_, number, err := net.SplitHostPort(ln.Addr().String())
+	if err != nil {
 		t.Fatal(err)
 	}
-	return net.JoinHostPort(host, port)
+	handed := false
+	return net.JoinHostPort(host, number), func(address string) (net.Listener, error) {
+		if handed {
+			return listenTCP("", address)
+		}
+		handed = true
+		return ln, nil
+	}
 }
+
+// anywhere is Listen for members that nobody connects to.
+func anywhere(string) (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }
 
 // openFiles counts this process's descriptors.
 func openFiles(t *testing.T) int {
@@ -47,43 +61,10 @@ func openFiles(t *testing.T) int {
 	return len(names)
 }
 
-// TestOpenAndCloseLeaveNothingBehind: goroutines and descriptors are back where they were after a hundred lives.
-func TestOpenAndCloseLeaveNothingBehind(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	cfg := Config{ID: "n0", Peers: "n0-" + freeAddress(t, "127.0.0.1"), Dir: t.TempDir(), DataFileSize: 64 << 10, IndexFileSize: 32 * 1024}
-	life := func() {
-		l, err := Open(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		leader(t, []*Ledger{l})
-		if _, err := l.Append(ctx, []byte("hello")); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	life() // what is opened once for all, such as the poller, is not counted
-	files := openFiles(t)
-	for range 100 {
-		life()
-	}
-	if n := openFiles(t); n > files {
-		t.Errorf("%d descriptors, before %d", n, files)
-	}
-	if err := goleak.Find(before); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestFailedOpenLeavesNothingBehind: whatever it is that fails.
 func TestFailedOpenLeavesNothingBehind(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	address := freeAddress(t, "127.0.0.1")
-	good := Config{ID: "n0", Peers: "n0-" + address, Dir: t.TempDir(), DataFileSize: 64 << 10, IndexFileSize: 32 * 1024}
+	good := Config{ID: "n0", Peers: "n0-127.0.0.1:20911", Listen: anywhere, Dir: t.TempDir(), DataFileSize: 64 << 10, IndexFileSize: 32 * 1024}
 	l, err := Open(good)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +109,7 @@ func TestFailedOpenLeavesNothingBehind(t *testing.T) {
 func TestDirectoryIsForOneMemberAtATime(t *testing.T) {
 	members := group(t, 1, nil)
 	cfg := members[0].cfg
-	cfg.Server, cfg.Peers = nil, "n0-"+freeAddress(t, "127.0.0.1")
+	cfg.Server, cfg.Listen = nil, anywhere
 	if l, err := Open(cfg); err == nil {
 		t.Errorf("a second member opened the directory: %v", l.Close())
 	} else if !strings.Contains(err.Error(), "in use") {
@@ -142,8 +123,8 @@ func TestManyGroupsShareAServer(t *testing.T) {
 	var servers []*Server
 	var peers []string
 	for i := range 3 {
-		address := freeAddress(t, "127.0.0.1")
-		s, err := Listen(ServerConfig{Address: address})
+		address, listen := port(t, "127.0.0.1")
+		s, err := Listen(ServerConfig{Address: address, Listen: listen})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,13 +271,15 @@ func TestAddressesMayBeNamesAndIPv6(t *testing.T) {
 		t.Run(host, func(t *testing.T) {
 			t.Parallel()
 			var peers []string
+			var listen []func(string) (net.Listener, error)
 			for i := range 3 {
-				peers = append(peers, fmt.Sprintf("n%d-%s", i, freeAddress(t, host)))
+				address, l := port(t, host)
+				peers, listen = append(peers, fmt.Sprintf("n%d-%s", i, address)), append(listen, l)
 			}
 			next := 0
 			members := group(t, 3, func(c *Config) {
 				c.Peers = strings.Join(peers, ";")
-				c.ID = fmt.Sprintf("n%d", next)
+				c.ID, c.Listen = fmt.Sprintf("n%d", next), listen[next]
 				next++
 			})
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -319,8 +302,8 @@ func TestAddressesMayBeNamesAndIPv6(t *testing.T) {
 
 // A port that will carry two groups answers for the first one only when the second is open too: until then nobody is told that a member is unknown.
 func TestPortAnswersOnceAllItsGroupsAreOpen(t *testing.T) {
-	address := freeAddress(t, "127.0.0.1")
-	s, err := Listen(ServerConfig{Address: address, Groups: 2})
+	address, listen := port(t, "127.0.0.1")
+	s, err := Listen(ServerConfig{Address: address, Listen: listen, Groups: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +349,8 @@ func TestPortAnswersOnceAllItsGroupsAreOpen(t *testing.T) {
 // A confirmed read of our own client that has to wait for the disk holds up its answer and nothing else: not the leadership, and not an append.
 func TestConfirmedReadWaitsForTheDiskAlone(t *testing.T) {
 	m := vfs.NewMem()
-	cfg := Config{ID: "n0", Peers: "n0-" + freeAddress(t, "127.0.0.1"), Dir: "/n0", FS: m, DataFileSize: 64 << 10, IndexFileSize: 32 * 1024}
+	address, listen := port(t, "127.0.0.1")
+	cfg := Config{ID: "n0", Peers: "n0-" + address, Listen: listen, Dir: "/n0", FS: m, DataFileSize: 64 << 10, IndexFileSize: 32 * 1024}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for life := range 2 { // so that nothing is in memory
@@ -421,8 +405,8 @@ func TestConfirmedReadWaitsForTheDiskAlone(t *testing.T) {
 
 // Fault 22 of the original: where many groups share a port, a snapshot of another member is answered, in the way of the group's generation.
 func TestSnapshotIsAnsweredInEveryGroupOfAPort(t *testing.T) {
-	address := freeAddress(t, "127.0.0.1")
-	s, err := Listen(ServerConfig{Address: address})
+	address, listen := port(t, "127.0.0.1")
+	s, err := Listen(ServerConfig{Address: address, Listen: listen})
 	if err != nil {
 		t.Fatal(err)
 	}
