@@ -1,6 +1,7 @@
 package msgstore
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -143,6 +144,92 @@ func (s *Store) beginRemaking() (*remaking, error) {
 		return &remaking{next: first}, nil
 	}
 	return &remaking{next: e.Index}, nil
+}
+
+// checking counts the slots in use of one file of the index after the other, a part in each turn of Run: a block of zeros among them looks like keys that nobody has.
+// The goroutine of Run owns it.
+type checking struct {
+	left []int64 // stamps of the files to come, the one that is counted first
+	next int32   // of its header, when the count began
+	page int32
+	used int32
+}
+
+const checkPages = 64 // of slots, in one turn
+
+// beginChecking has Run count the slots of all files.
+func (s *Store) beginChecking() {
+	s.checking = &checking{}
+	s.index.mu.RLock()
+	defer s.index.mu.RUnlock()
+	for _, f := range s.index.list {
+		s.checking.left = append(s.checking.left, f.stamp)
+	}
+}
+
+// checkSome does a part of a count; false: there is none, or it has to wait for a checkpoint, which writes to the newest file.
+func (s *Store) checkSome() (more bool, err error) {
+	c, x := s.checking, &s.index
+	if c == nil || s.saving != nil {
+		return false, nil
+	}
+	if len(c.left) == 0 || x.away() { // what is made anew needs no count
+		s.checking = nil
+		return false, nil
+	}
+	x.mu.RLock()
+	i := slices.IndexFunc(x.list, func(f indexFile) bool { return f.stamp == c.left[0] })
+	var f indexFile
+	if i >= 0 {
+		f = x.list[i]
+	}
+	x.mu.RUnlock()
+	if i < 0 { // expired
+		*c = checking{left: c.left[1:]}
+		return true, nil
+	}
+	if c.next != f.head.next {
+		c.next, c.page, c.used = f.head.next, 0, 0
+	}
+	done, err := x.countSome(f, c)
+	if err == nil && done && c.used != f.head.used {
+		err = fmt.Errorf("%w: %d of its slots are in use, not %d", errTorn, c.used, f.head.used)
+	}
+	if err != nil && !x.blame(f.stamp, err) {
+		return false, fmt.Errorf("check the key index: %w", err)
+	}
+	if done || err != nil {
+		*c = checking{left: c.left[1:]}
+	}
+	return true, nil
+}
+
+// countSome counts the slots of some pages; done after the last.
+func (x *index) countSome(f indexFile, c *checking) (done bool, err error) {
+	d, err := x.files.use(x.name(f.stamp), 0)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, x.files.done(d)) }()
+	pages := (x.slots + slotsPage - 1) / slotsPage
+	for end := min(c.page+checkPages, pages); c.page < end; c.page++ {
+		b, err := x.readPage(d, c.page)
+		if err != nil {
+			return false, err
+		}
+		for slot := c.page * slotsPage; len(b) > 0; slot, b = slot+1, b[slotSize:] {
+			n := int32(binary.BigEndian.Uint32(b))
+			if n < 0 || n >= f.head.next { // from before a crash
+				if n, err = x.before(d, slot, n, f.head.next); err != nil {
+					return false, err
+				}
+			}
+			if n > 0 {
+				c.used++
+			}
+		}
+	}
+	return c.page == pages, nil
 }
 
 // storeTimeAt gives the store time of the message at a physical offset, if it can be read.

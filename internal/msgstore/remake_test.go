@@ -253,3 +253,34 @@ func TestDamagedIndexIsMadeAnew(t *testing.T) {
 		}
 	}
 }
+
+// TestBlockOfZerosInTheIndexIsFound: slots that are zeros look like keys that nobody has. They are counted at the start, and once a day.
+func TestBlockOfZerosInTheIndexIsFound(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		for _, newest := range []bool{false, true} {
+			r, want := indexed(t, 70)
+			file := r.s.index.list[1].stamp
+			if newest {
+				file = r.s.index.mark().stamp
+			}
+			if crash {
+				r.halt()
+			} else {
+				r.shut()
+			}
+			r.change(r.s.index.name(file), func(b []byte) []byte {
+				clear(b[indexHead : indexHead+11*slotSize])
+				return b
+			})
+			r.start()
+			for deadline := time.Now().Add(10 * time.Second); r.s.Stats().IndexRemade == 0; runtime.Gosched() {
+				if time.Now().After(deadline) {
+					t.Fatalf("crash %v, newest file %v: not found", crash, newest)
+				}
+			}
+			r.settle()
+			r.whole(fmt.Sprintf("zeros, crash %v, newest file %v", crash, newest), want)
+			r.halt()
+		}
+	}
+}

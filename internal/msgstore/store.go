@@ -191,6 +191,7 @@ type Store struct {
 	suspects   suspects
 	mending    *mending      // the goroutine of Run
 	remaking   *remaking     // the same
+	checking   *checking     // the same; nil = no count is under way
 	waiting    atomic.Bool   // Run is to be woken, see later
 	kick       chan struct{} // wakes Run
 	results    chan error    // of finish
@@ -421,8 +422,9 @@ func (s *Store) Ends() map[string]map[int32]int64 {
 // Intervals and amounts of Run.
 const (
 	expireEvery  = 10 * time.Second
-	tailsMax     = 16 << 20 // bytes of queues that wait for a checkpoint
-	pendingMax   = 1 << 19  // items of the index that wait for one
+	checkEvery   = 24 * time.Hour // a count of the slots of the index, beside that at the start
+	tailsMax     = 16 << 20       // bytes of queues that wait for a checkpoint
+	pendingMax   = 1 << 19        // items of the index that wait for one
 	recordWait   = 50 * time.Millisecond
 	warnInterval = time.Minute
 	laterAfter   = 50 * time.Millisecond // when Run looks again at what is being repaired
@@ -440,8 +442,11 @@ func (s *Store) Run(ctx context.Context) (err error) {
 		s.announce()
 	}()
 	save, expire := time.NewTicker(s.cfg.CheckpointEvery), time.NewTicker(expireEvery)
+	check := time.NewTicker(checkEvery)
 	defer save.Stop()
 	defer expire.Stop()
+	defer check.Stop()
+	s.beginChecking()
 	for {
 		changed := s.log.Changed()
 		more, err := s.dispatchSome()
@@ -456,7 +461,11 @@ func (s *Store) Run(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if mending || remaking {
+		counting, err := s.checkSome()
+		if err != nil {
+			return err
+		}
+		if mending || remaking || counting {
 			s.wake() // after whatever else there is to do
 		}
 		s.promote()
@@ -481,6 +490,8 @@ func (s *Store) Run(ctx context.Context) (err error) {
 			if err := s.save(true); err != nil {
 				return err
 			}
+		case <-check.C:
+			s.beginChecking()
 		case <-expire.C:
 			if err := s.expireQueues(); err != nil {
 				return err

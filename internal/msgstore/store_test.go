@@ -884,7 +884,16 @@ func crashAtEveryWrite(t *testing.T, topics, queues, units, chances int) {
 				t.Errorf("message %d by its key: %d found, %v", i, len(q.Messages), err)
 			}
 		}
-		if y.s.Stats().IndexRemade > 0 {
+		if err := y.s.call(func() error {
+			for {
+				if more, err := y.s.checkSome(); err != nil || !more {
+					return err
+				}
+			}
+		}); err != nil {
+			t.Error(err)
+		}
+		if st := y.s.Stats(); st.IndexRemade > 0 || st.IndexDamaged {
 			t.Error("what a crash leaves of the index was taken for damage")
 		}
 		y.halt()
