@@ -45,10 +45,9 @@ var (
 	// The original's table of groups by topic names the topic as a group of its own.
 	itself = mask{`MessageTrack \[consumerGroup=admin, .*\n?|(?m:^(DefaultCluster  )?admin  admin(  .*)?$\n?)`, ""}
 
-	reals   = mask{`\b\d+\.\d+\b`, "REAL"}
-	numbers = mask{`\b\d+\b`, "N"}
-	values  = mask{`(?m)^(\w+)( *[:=]).*$`, "$1$2"}
-	others  = mask{`,?[1-3]:"ADDR"`, ""} // which ids the followers have depends on who leads
+	reals  = mask{`\b\d+\.\d+\b`, "REAL"}
+	tps    = mask{`(?m)^(\w+Tps)( *:).*$`, "$1$2 TPS"}
+	others = mask{`,?[1-3]:"ADDR"`, ""} // which ids the followers have depends on who leads
 )
 
 // common masks are applied to the output of every command.
@@ -60,8 +59,10 @@ const needed = `^(broker(Active|Version|VersionDesc)|(put|getTransferred|getFoun
 
 // commands run in this order; each sees what those before have done.
 var commands = []command{
-	{file: "clusterList", words: "clusterList", mask: []mask{{`(?m)^(DefaultCluster +broker-a +)[123] .*$`, "${1}follower"}, {`(?m)(V5_3_3).*?(true|false)$`, "$1 $2"}}},
-	{file: "brokerStatus", words: "brokerStatus -b {leader}", mask: []mask{values}, only: needed},
+	{file: "clusterList", words: "clusterList", mask: []mask{
+		{`(?m)^(DefaultCluster +broker-a +)[123] (.*  )\d+-(\d+\()`, "${1}FOLLOWER ${2}N-$3"}, reals}}, // followers of the original give any number as what they lag behind with timers
+	{file: "brokerStatus", words: "brokerStatus -b {leader}", mask: []mask{tps, {`(?m)^(commitLogMaxOffset|\w+Capacity)( *: ).*$`, "$1${2}N"}, {`(commitLogDiskRatio  : ).*`, "${1}REAL"},
+		{`(runtime  : ).*`, "${1}TIME"}}, only: needed}, // our log has records of its own, and no pools of threads
 	{file: "updateTopic", words: "updateTopic -c DefaultCluster -t admin_made -r 3 -w 2"},
 	{file: "updateTopic-broker", words: "updateTopic -b {leader} -t admin_made -r 3 -w 3 -p 4"},
 	{file: "updateTopic-bad", words: "updateTopic -c DefaultCluster -t bad@name"},
@@ -76,7 +77,7 @@ var commands = []command{
 	{file: "updateSubGroup", words: "updateSubGroup -c DefaultCluster -g admin_group -s true -r 3"},
 	{file: "getConsumerConfig", words: "getConsumerConfig -g admin_group"},
 	{file: "consumerProgress", words: "consumerProgress -g admin_g", mask: []mask{reals}},
-	{file: "consumerProgress-all", words: "consumerProgress", mask: []mask{reals}},
+	{file: "consumerProgress-all", words: "consumerProgress"},
 	{file: "consumerProgress-unknown", words: "consumerProgress -g nosuchgroup"},
 	{file: "consumerStatus", words: "consumerStatus -g admin_g"},
 	{file: "consumerConnection", words: "consumerConnection -g admin_g"},
@@ -92,8 +93,8 @@ var commands = []command{
 	{file: "queryMsgByOffset", words: "queryMsgByOffset -t admin -b broker-a -i 1 -o 1"},
 	{file: "printMsg", words: "printMsg -t admin -d true"},
 	{file: "printMsgByQueue", words: "printMsgByQueue -t admin -a broker-a -i 1 -p true -d true"},
-	{file: "statsAll", words: "statsAll -t admin", mask: []mask{reals, numbers}},
-	{file: "brokerConsumeStats", words: "brokerConsumeStats -b {leader} -t 10000 -l 0", mask: []mask{reals}},
+	{file: "statsAll", words: "statsAll -t admin", mask: []mask{reals, {`(?m)  [08]  [08]$`, "  8  8"}}}, // 0 when the messages are older than a minute
+	{file: "brokerConsumeStats", words: "brokerConsumeStats -b {leader} -t 10000 -l 0"},
 	{file: "sendMessage", words: "sendMessage -t admin -p hello -k admin_key -c admin_tag -b broker-a -i 2"},
 	{file: "consumeMessage", words: "consumeMessage -t admin -b broker-a -i 2 -o 2 -c 1 -g admin_reader"},
 	{file: "queryCq", words: "queryCq -t admin -q 1 -i 0 -c 2"},
@@ -101,18 +102,18 @@ var commands = []command{
 		`autoCreateTopicEnable|transactionCheckInterval|maxMessageSize|dLegerGroup) +=`, sort: true},
 	{file: "updateBrokerConfig", words: "updateBrokerConfig -b {leader} -k transactionCheckMax -v 14"},
 	{file: "updateBrokerConfig-refused", words: "updateBrokerConfig -b {leader} -k brokerConfigPath -v /tmp/x"},
-	{file: "wipeWritePerm", words: "wipeWritePerm -b broker-a", mask: []mask{numbers}},
+	{file: "wipeWritePerm", words: "wipeWritePerm -b broker-a"},
 	{file: "topicRoute-wiped", words: "topicRoute -t admin", mask: []mask{others}},
-	{file: "addWritePerm", words: "addWritePerm -b broker-a", mask: []mask{numbers}},
+	{file: "addWritePerm", words: "addWritePerm -b broker-a"},
 	{file: "updateSubGroup-clone", words: "updateSubGroup -c DefaultCluster -g admin_clone"},
 	{file: "cloneGroupOffset", words: "cloneGroupOffset -s admin_g -d admin_clone -t admin -o true"},
-	{file: "consumerProgress-clone", words: "consumerProgress -g admin_clone", mask: []mask{reals}},
+	{file: "consumerProgress-clone", words: "consumerProgress -g admin_clone"},
 	{file: "resetOffsetByTime", words: "resetOffsetByTime -g admin_clone -t admin -s 0 -f true"},
 	{file: "resetOffsetByTime-now", words: "resetOffsetByTime -g admin_g -t admin -s now -f true"},
 	{file: "skipAccumulatedMessage", words: "skipAccumulatedMessage -g admin_clone -t admin -f true"},
 	{file: "allocateMQ", words: "allocateMQ -t admin -i 10.0.0.1,10.0.0.2"},
 	{file: "sendMsgStatus", words: "sendMsgStatus -b broker-a -c 2 -s 10", mask: []mask{{`rt=\d+ms`, "rt=N"}}},
-	{file: "getNamesrvConfig", words: "getNamesrvConfig", mask: []mask{values}, only: `^(kvConfigPath|orderMessageEnable|listenPort)\b`, sort: true},
+	{file: "getNamesrvConfig", words: "getNamesrvConfig", mask: []mask{{`/\S+/names/`, "DIR/names/"}, {`(listenPort  =  )\d+`, "${1}PORT"}}, only: `^(kvConfigPath|orderMessageEnable|listenPort)\b`, sort: true},
 	{file: "updateKvConfig", words: "updateKvConfig -s NS -k K -v V"},
 	{file: "deleteKvConfig", words: "deleteKvConfig -s NS -k K"},
 	{file: "updateOrderConf", words: "updateOrderConf -t admin -v broker-a:4 -m put"},
