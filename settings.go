@@ -239,7 +239,7 @@ func Settings() []Setting {
 }
 
 // Set sets one key to a value, both as the original's config file has them. ignored tells that the original knows the key but it has
-// no effect here. An unknown key is an error that names the nearest known one.
+// no effect here. An unknown key is an error that names the nearest known one, if one is near.
 func (c *Config) Set(key, value string) (ignored bool, err error) {
 	for _, s := range settings {
 		if s.Key != key {
@@ -253,7 +253,10 @@ func (c *Config) Set(key, value string) (ignored bool, err error) {
 		}
 		return false, nil
 	}
-	return false, fmt.Errorf("unknown setting %q (did you mean %s?)", key, nearest(key))
+	if near := nearest(key); distance(near, key) <= max(2, len(key)/3) {
+		return false, fmt.Errorf("unknown setting %q (did you mean %s?)", key, near)
+	}
+	return false, fmt.Errorf("unknown setting %q", key)
 }
 
 // nearest is the known key with the smallest edit distance.

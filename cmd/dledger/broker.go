@@ -85,7 +85,7 @@ func (o *brokerFlags) config() (broker.Config, error) {
 			return cfg, usage("--set %q: want KEY=VALUE", s)
 		}
 		if err := cfg.Set(strings.TrimSpace(key), value); err != nil {
-			return cfg, usage("--set %w", err)
+			return cfg, usage("--set: %w", err)
 		}
 	}
 	return cfg, nil

@@ -39,6 +39,9 @@ func (g *group) dial(cfg client.Config) (*client.Client, error) {
 	if err != nil {
 		return nil, usage("--peers: %w", err)
 	}
+	if g.name == "" {
+		return nil, usage("--group \"\": name a group")
+	}
 	if g.timeout <= 0 {
 		return nil, usage("--timeout %v: must be above 0", g.timeout)
 	}

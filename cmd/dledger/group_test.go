@@ -348,6 +348,13 @@ func TestVerifyNamesFileAndOffsetOfDamage(t *testing.T) {
 		t.Fatalf("server: exit code %d", code)
 	}
 	mustRun(t, "", "verify", "--dir", dir) // the base directory of one node
+	// That of a broker holds its log in the same way, and beside it an index that is not the log's.
+	if err := os.Mkdir(filepath.Join(dir, "index"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if text := mustRun(t, "", "verify", "--dir", dir); !strings.Contains(text, "entries 0 to 99, ") {
+		t.Errorf("of a broker's directory verify says %q", text)
+	}
 	var hit dumpedEntry
 	for _, e := range decode[dumpedEntry](t, mustRun(t, "", "dump", "--dir", dir, "--json")) {
 		if e.Index == 50 {

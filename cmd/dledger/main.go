@@ -10,10 +10,12 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"dledger"
 )
@@ -110,7 +112,7 @@ on it for stock clients and tools. Start with "dledger up".`,
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate(versionText())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage("%w, see %s --help", err, cmd.CommandPath())
+		return usage("%w, see %s --help", flagError(err), cmd.CommandPath())
 	})
 	root.AddCommand(newUp(), newServer(), newAppend(), newGet(), newTail(), newStatus(), newTransfer(), newDump(), newVerify(), newBench(), newSim(), newNamesrv(), newBroker(), newAdmin(), newVersion())
 	root.InitDefaultHelpCmd()
@@ -147,26 +149,69 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// flagError says what is wrong with a value in words that are not those of Go's parsers.
+func flagError(err error) error {
+	var bad *pflag.InvalidValueError
+	if !errors.As(err, &bad) {
+		return err
+	}
+	what := ""
+	switch kind := bad.GetFlag().Value.Type(); {
+	case errors.Is(err, strconv.ErrRange):
+		what = "is out of range"
+	case kind == "int" || kind == "int64":
+		what = "is no whole number"
+	case kind == "duration":
+		what = "is no time like 500ms, 10s or 1m30s"
+	case kind == "bool":
+		what = "is neither true nor false"
+	default:
+		return err
+	}
+	return fmt.Errorf("--%s %q: %s", bad.GetFlag().Name, bad.GetValue(), what)
+}
+
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprint(cmd.OutOrStdout(), versionText())
-			return err
+			return newPrinter(cmd.OutOrStdout(), asJSON).print(thisVersion(), "%s", versionText())
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, one object a line")
+	return cmd
+}
+
+// version is what there is to know of this program.
+type version struct {
+	Version string `json:"version"`
+	Go      string `json:"go,omitempty"`
+	Commit  string `json:"commit,omitempty"`
+}
+
+func thisVersion() version {
+	v := version{Version: dledger.Version}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		v.Go = info.GoVersion
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+				v.Commit = s.Value[:12]
+			}
+		}
+	}
+	return v
 }
 
 func versionText() string {
-	text := "dledger " + dledger.Version
-	if info, ok := debug.ReadBuildInfo(); ok {
-		text += " (" + info.GoVersion
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-				text += ", commit " + s.Value[:12]
-			}
+	v := thisVersion()
+	text := "dledger " + v.Version
+	if v.Go != "" {
+		text += " (" + v.Go
+		if v.Commit != "" {
+			text += ", commit " + v.Commit
 		}
 		text += ")"
 	}

@@ -255,20 +255,33 @@ func TestUsageErrorsAreOneLineThatNamesTheValue(t *testing.T) {
 		{"status --timeout 0s", "0s"},
 		{"status --timeout soon", "soon"},
 		{"append -c -1", "-1"},
-		{"append -c many", "many"},
+		{"append -c many", `--count "many": is no whole number`},
+		{"append -c 99999999999999999999", `--count "99999999999999999999": is out of range`},
+		{"append --timeout 5", `--timeout "5": is no time like 500ms, 10s or 1m30s`},
+		{"append --json=maybe", `--json "maybe": is neither true nor false`},
+		{"append --group=", `--group ""`},
 		{"append -f x -d y", "--file x"},
 		{"get -i -5", "-5"},
 		{"get -n 0", "0"},
+		{"get --body --json", "--body: not together with --json"},
+		{"tail --body --json", "--body: not together with --json"},
 		{"tail -n -1", "-1"},
+		{"tail -n 5 -i 3", "--index 3: not together with --count"},
 		{"transfer", "--to"},
 		{"dump", "--dir"},
 		{"dump --dir . --pos 3 --index", "--pos 3"},
+		{"dump --dir . --pos -3", "--pos -3"},
+		{"dump --dir . --from -3", "--from -3"},
+		{"dump --dir . --to -3", "--to -3"},
+		{"dump --dir . --from 5 --to 3", "--to 3: lies before --from 5"},
+		{"dump --dir . --index --body", "--body"},
 		{"verify", "--dir"},
 		{"verify --dir . --against-data-dir d", "--against-data-dir d"},
 		{"up --nodes 2", "2"},
 		{"up --dir /nowhere --port-base 31000 --set group=x", "group=x"},
 		{"up --port-base 65530 --nodes 3", "65530"},
 		{"server --set nonsense", `"nonsense"`},
+		{"server --set nonsense=1", `--set: unknown setting "nonsense"`},
 		{"server --set heartBeatTimeInterval=1", "heartBeatTimeIntervalMs"},
 		{"server --set heartBeatTimeIntervalMs=soon", `"soon"`},
 		{"server --set compat=0.5", `"0.5"`},
@@ -413,5 +426,8 @@ func TestVersionIsPrinted(t *testing.T) {
 	}
 	if mustRun(t, "", "version") != mustRun(t, "", "--version") {
 		t.Error("version and --version differ")
+	}
+	if v := decode[version](t, mustRun(t, "", "version", "--json")); len(v) != 1 || v[0].Version != dledger.Version || v[0].Go == "" {
+		t.Errorf("as JSON %+v", v)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"dledger/internal/vfs"
 )
 
-// nodeDir finds the directory of one node: dir itself, or the only dledger-… in it.
+// nodeDir finds the directory of one node: dir itself, or the only dledger-… in it, as in the directory of a broker, which has a directory index of its own.
 func nodeDir(dir string) (string, error) {
 	if dir == "" {
 		return "", usage("--dir: name the directory of a node")
@@ -26,7 +26,7 @@ func nodeDir(dir string) (string, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return "", err
 	}
-	if isNode(dir) {
+	if has(dir, "data", "currterm") {
 		return dir, nil
 	}
 	found, err := filepath.Glob(filepath.Join(dir, "dledger-*"))
@@ -36,6 +36,9 @@ func nodeDir(dir string) (string, error) {
 	found = slices.DeleteFunc(found, func(d string) bool { return !isNode(d) })
 	switch len(found) {
 	case 0:
+		if isNode(dir) {
+			return dir, nil
+		}
 		return "", fmt.Errorf("%s is no directory of a node: it has neither data nor a dledger-… in it", dir)
 	case 1:
 		return found[0], nil
@@ -48,8 +51,11 @@ func nodeDir(dir string) (string, error) {
 }
 
 // isNode tells whether a directory has anything in it that a node makes; its data files may lie elsewhere.
-func isNode(dir string) bool {
-	return slices.ContainsFunc([]string{"data", "index", "currterm"}, func(name string) bool {
+func isNode(dir string) bool { return has(dir, "data", "index", "currterm") }
+
+// has tells whether one of the names is in dir.
+func has(dir string, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
 		_, err := os.Stat(filepath.Join(dir, name))
 		return err == nil
 	})
@@ -127,6 +133,18 @@ running on it. The directory is that of the node (…/dledger-n0), or the one ab
 		RunE: endable(func(cmd *cobra.Command, _ []string) error {
 			if pos >= 0 && (index || cmd.Flags().Changed("from")) {
 				return usage("--pos %d: not together with --index or --from", pos)
+			}
+			switch {
+			case from < 0:
+				return usage("--from %d: must not be negative", from)
+			case to < -1:
+				return usage("--to %d: must not be negative", to)
+			case pos < -1:
+				return usage("--pos %d: must not be negative", pos)
+			case to >= 0 && to < from:
+				return usage("--to %d: lies before --from %d", to, from)
+			case index && body:
+				return usage("--body: not together with --index")
 			}
 			in, err := inspect(dir, &data)
 			if err != nil {
@@ -253,6 +271,13 @@ type verified struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
+func (v *verified) entries() string {
+	if v.End < v.Begin {
+		return "no entries"
+	}
+	return fmt.Sprintf("entries %d to %d", v.Begin, v.End)
+}
+
 func newVerify() *cobra.Command {
 	var dir, against string
 	var data, otherData dataDirs
@@ -278,17 +303,17 @@ The exit code is 0 if all is well.`,
 				return err
 			}
 			defer in.Close()
-			if err := verify(cmd, p, dir, in); err != nil {
-				return err
-			}
 			if against == "" {
-				return nil
+				return verify(cmd, p, dir, in)
 			}
-			other, err := inspect(against, &otherData)
+			other, err := inspect(against, &otherData) // before an hour is spent on the first
 			if err != nil {
 				return err
 			}
 			defer other.Close()
+			if err := verify(cmd, p, dir, in); err != nil {
+				return err
+			}
 			if err := verify(cmd, p, against, other); err != nil {
 				return err
 			}
@@ -317,7 +342,7 @@ func verify(cmd *cobra.Command, p *printer, dir string, in *logstore.Inspector) 
 		if err := p.json.Encode(v); err != nil {
 			return err
 		}
-	} else if err := p.print(nil, "%s: entries %d to %d, %d bytes, commit index %d, term %d\n", dir, v.Begin, v.End, v.Bytes, v.Commit, v.Term); err != nil {
+	} else if err := p.print(nil, "%s: %s, %d bytes, commit index %d, term %d\n", dir, v.entries(), v.Bytes, v.Commit, v.Term); err != nil {
 		return err
 	}
 	for _, note := range rep.Notes {

@@ -82,6 +82,9 @@ the end of the log is none.`,
 			if count < 1 {
 				return usage("--count %d: must be at least 1", count)
 			}
+			if bodyOnly && g.json {
+				return usage("--body: not together with --json, which has the bodies in it")
+			}
 			c, err := g.dial(client.Config{})
 			if err != nil {
 				return err
@@ -137,6 +140,12 @@ func newTail() *cobra.Command {
 			}
 			if count < 0 {
 				return usage("--count %d: must not be negative", count)
+			}
+			if from >= 0 && cmd.Flags().Changed("count") {
+				return usage("--index %d: not together with --count", from)
+			}
+			if bodyOnly && g.json {
+				return usage("--body: not together with --json, which has the bodies in it")
 			}
 			c, err := g.dial(client.Config{})
 			if err != nil {

@@ -207,7 +207,7 @@ func set(c *dledger.Config, settings []string, log *slog.Logger) error {
 		}
 		ignored, err := c.Set(strings.TrimSpace(key), value)
 		if err != nil {
-			return usage("--set %w", err)
+			return usage("--set: %w", err)
 		}
 		if ignored {
 			log.Info("setting of the original has no effect here", "key", key)
