@@ -194,7 +194,7 @@ func TestStatusSaysWhyANodeIsRefused(t *testing.T) {
 		}
 	}
 	led := statusText("g", []client.NodeStatus{{ID: "n0", Progress: []client.Progress{{ID: "n1", State: "compare", Match: -1, Kind: "refused", Refused: why}}, Refused: map[string]string{"n1": why}}})
-	if !strings.Contains(led, "n1 holds entries up to -1 (compare, refused)\nn0 refuses n1: "+why+"\n") {
+	if !strings.Contains(led, "what n1 holds is not known yet (compare, refused)\nn0 refuses n1: "+why+"\n") {
 		t.Error(led)
 	}
 }

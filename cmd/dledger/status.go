@@ -210,7 +210,11 @@ func statusText(group string, nodes []client.NodeStatus) string {
 		}
 		health(&b, n)
 		for _, p := range n.Progress {
-			fmt.Fprintf(&b, "%s holds entries up to %d (%s", p.ID, p.Match, p.State)
+			if p.Match < 0 && p.State == "compare" {
+				fmt.Fprintf(&b, "what %s holds is not known yet (%s", p.ID, p.State)
+			} else {
+				fmt.Fprintf(&b, "%s holds entries up to %d (%s", p.ID, p.Match, p.State)
+			}
 			if p.Kind != "" {
 				fmt.Fprintf(&b, ", %s", p.Kind)
 			}
