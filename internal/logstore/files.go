@@ -63,6 +63,12 @@ func (l *files) find(pos int64) *file {
 	return nil
 }
 
+// reaches tells whether pos lies in one of the files, or in the next one to be made.
+func (l *files) reaches(pos int64) bool {
+	n := len(l.list)
+	return n == 0 || pos >= l.list[0].off && pos < l.list[n-1].off+2*l.size
+}
+
 // use finds the file that holds pos for a reader, who releases it.
 func (s *Store) use(l *files, pos int64) *file {
 	s.mu.RLock()

@@ -38,7 +38,7 @@ type goldenEntry struct {
 }
 
 // encode gives the entry as the original does, without checksums.
-func (e goldenEntry) encode(t *testing.T) []byte {
+func (e goldenEntry) encode(t testing.TB) []byte {
 	body, err := base64.StdEncoding.DecodeString(e.Body)
 	must(t, err)
 	b := make([]byte, entry.HeaderSize+len(body))
@@ -47,7 +47,7 @@ func (e goldenEntry) encode(t *testing.T) []byte {
 	return b
 }
 
-func readGolden(t *testing.T, version string) goldenStore {
+func readGolden(t testing.TB, version string) goldenStore {
 	b, err := golden.Read("store-" + version + ".json")
 	must(t, err)
 	var g goldenStore
@@ -56,7 +56,7 @@ func readGolden(t *testing.T, version string) goldenStore {
 }
 
 // bytes gives the content of a golden file: hex, or text for currterm and checkpoint.
-func (g goldenStep) bytes(t *testing.T, name string) []byte {
+func (g goldenStep) bytes(t testing.TB, name string) []byte {
 	if !strings.Contains(name, "/data/") && !strings.Contains(name, "/index/") {
 		return []byte(g.Files[name])
 	}
@@ -66,7 +66,7 @@ func (g goldenStep) bytes(t *testing.T, name string) []byte {
 }
 
 // disk gives a disk that holds the step's files.
-func (g goldenStep) disk(t *testing.T) *vfs.Mem {
+func (g goldenStep) disk(t testing.TB) *vfs.Mem {
 	m := vfs.NewMem()
 	for name := range g.Files {
 		full := filepath.Join("base", name)
@@ -248,6 +248,42 @@ func TestTermAndCheckpointAreReadableByTheOriginal(t *testing.T) {
 		must(t, err)
 		if !strings.HasPrefix(string(got), want) {
 			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}
+
+// An index that does not begin where the log does is made anew, as a missing one is: where its first files are gone, and where its files are those of another log.
+func TestIndexOfAnotherPlaceIsMadeAnew(t *testing.T) {
+	const dir = "base/dledger-n0/index/"
+	for _, v := range goldenVersions {
+		g := readGolden(t, v.version)
+		for name, spoil := range map[string]func(m *vfs.Mem){
+			"the first file is gone": func(m *vfs.Mem) { must(t, m.Remove(dir+fileName(0))) },
+			"all lie far behind": func(m *vfs.Mem) {
+				must(t, m.Rename(dir+fileName(0), dir+fileName(1280)))
+				must(t, m.Rename(dir+fileName(128), dir+fileName(1408)))
+			},
+		} {
+			t.Run(v.version+", "+name, func(t *testing.T) {
+				m := g.Steps[0].disk(t)
+				spoil(m)
+				cfg := small(m)
+				cfg.Compat, cfg.CacheBytes = v.compat, 1
+				s := mustOpen(t, cfg)
+				for range 2 {
+					for _, e := range g.Steps[0].Entries {
+						p, _, err := s.Read(e.Index, e.Index+1, 0)
+						must(t, err)
+						if !slices.Equal(slices.Concat(p...), e.encode(t)) {
+							t.Errorf("entry %d is %x, want %x", e.Index, p, e.encode(t))
+						}
+					}
+					fill(t, s, s.State().Last+9, 2)
+					must(t, s.Close())
+					s = mustOpen(t, cfg)
+				}
+				must(t, s.Close())
+			})
 		}
 	}
 }

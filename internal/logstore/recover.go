@@ -328,6 +328,10 @@ func (r *recovery) find() error {
 	default:
 		s.prevTerm = raft.UnknownTerm
 	}
+	if at := int64(s.first) * entry.IndexSize; !s.index.reaches(at) {
+		s.log.Warn("index is made anew from the data files", "reason", "no index file holds the log's first entry", "first", s.first)
+		r.rebuild = true
+	}
 	if !r.rebuild {
 		r.start()
 		if err := r.oldRuns(); err != nil {

@@ -136,7 +136,7 @@ func draw(seed uint64) *setup {
 		s.kinds = append(s.kinds, stragglers)
 	}
 	if s.losing = blackout.possible(s) && stream(seed, forLosses, 0).IntN(3) == 1; s.losing {
-		s.kinds = append(s.kinds, blackout)
+		s.kinds = append(s.kinds, blackout, cutInCall)
 	}
 	return s
 }

@@ -118,7 +118,7 @@ func TestLivesAreFull(t *testing.T) {
 // Where power may take what was acknowledged it does so now and then, also of groups, and mostly it does not.
 func TestPowerCutsTakeWhatAsyncMayLose(t *testing.T) {
 	lives, losing, lost, acked := 0, 0, 0, 0
-	for seed := uint64(1); lives < 20; seed++ {
+	for seed := uint64(1); lives < 40; seed++ {
 		if s := draw(seed); !s.losing || len(s.ids) == 1 {
 			continue
 		}
