@@ -15,8 +15,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
+<<<<<<< ours
 	"path/filepath"
 	"runtime"
+=======
+>>>>>>> theirs
 	"strconv"
 	"strings"
 	"testing"
@@ -47,6 +50,7 @@ func long(t *testing.T) {
 	}
 }
 
+<<<<<<< ours
 // brief is what stands for all others in a plain `go test ./...`.
 var brief = []string{
 	"TestOriginalClientWorksWithOurGroup", "TestOurCommandLineWorksWithOriginalGroup", "TestDirectoriesPassBetweenOursAndOriginal", "TestMixedGroupsKeepAcknowledgedEntries",
@@ -86,6 +90,10 @@ func choose() error {
 
 // parallelMax is how many tests run at a time on however many processors, if nobody says -parallel: three JVMs each want half a gigabyte, and most of a test is waiting.
 const parallelMax = 4
+=======
+// together is how many tests run at a time on however many processors, if nobody says -parallel: most of a test is waiting, and each may have three JVMs.
+const together = 3
+>>>>>>> theirs
 
 var program = harness.Program{Root: ".."}
 
@@ -104,8 +112,8 @@ func TestMain(m *testing.M) {
 	}
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
-	if n := min(runtime.GOMAXPROCS(0), parallelMax); !chosen {
-		if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+	if !chosen {
+		if err := flag.Set("test.parallel", strconv.Itoa(together)); err != nil {
 			panic(err) // the name of a flag of package testing
 		}
 	}

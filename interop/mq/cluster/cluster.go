@@ -322,12 +322,16 @@ func (c *Cluster) CreateTopic(ctx context.Context, topic string, queues int) err
 // Routed waits until every name server that runs knows a topic of as many broker groups.
 func (c *Cluster) Routed(ctx context.Context, topic string, groups int) error {
 	for server := range strings.SplitSeq(c.NameServer, ";") {
+		var said string // at last
 		err := harness.Until(ctx, "a route for "+topic+" at "+server, func() bool {
 			r, err := Ask(ctx, server, 105, map[string]string{"topic": topic}, nil)
+			if ctx.Err() == nil {
+				said = fmt.Sprintf("code %d %s %s, %v", r.Code, r.Remark, r.Body, err)
+			}
 			return err == nil && r.Code == 0 && bytes.Count(r.Body, []byte(`"writeQueueNums"`)) == groups
 		})
 		if err != nil {
-			return err
+			return fmt.Errorf("%w; it says %s", err, said)
 		}
 	}
 	return nil
