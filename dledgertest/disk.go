@@ -36,6 +36,7 @@ type Disk struct {
 
 	mu       sync.Mutex
 	syncTime time.Duration
+	dirTime  time.Duration // of a sync of a directory
 	failSync error         // for the next sync; nil = none
 	fail     error         // for everything that would change the disk; nil = nothing
 	hanging  chan struct{} // closed when syncs go on; nil = they do
@@ -66,7 +67,9 @@ func (d *Disk) hook(c vfs.Call) error {
 	d.mu.Lock()
 	took, hanging := d.syncTime, d.hanging
 	var err error
-	if !directory {
+	if directory {
+		took = d.dirTime
+	} else {
 		err, d.failSync = d.failSync, nil
 	}
 	d.mu.Unlock()
@@ -79,11 +82,11 @@ func (d *Disk) hook(c vfs.Call) error {
 	return err
 }
 
-// SetSyncTime makes every sync of a file or a directory take this long.
+// SetSyncTime makes every sync of a file take this long, and every one of a directory, which take no time before.
 func (d *Disk) SetSyncTime(t time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.syncTime = t
+	d.syncTime, d.dirTime = t, t
 }
 
 // FailSync makes the next sync of a file fail with an I/O error.

@@ -40,7 +40,7 @@ type Setup struct {
 	Seed uint64
 
 	Delay    time.Duration // of every link, one way; default 100 µs; up to a quarter is added at random
-	SyncTime time.Duration // of every disk; default 100 µs
+	SyncTime time.Duration // of a file on every disk; default 100 µs
 	Loss     Loss          // what Kill takes of unsynced writes; default LoseSome
 	Patience time.Duration // how long the cluster's methods wait for what they promise before the test fails; default one minute
 }
