@@ -15,11 +15,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-<<<<<<< ours
 	"path/filepath"
-	"runtime"
-=======
->>>>>>> theirs
 	"strconv"
 	"strings"
 	"testing"
@@ -50,7 +46,6 @@ func long(t *testing.T) {
 	}
 }
 
-<<<<<<< ours
 // brief is what stands for all others in a plain `go test ./...`.
 var brief = []string{
 	"TestOriginalClientWorksWithOurGroup", "TestOurCommandLineWorksWithOriginalGroup", "TestDirectoriesPassBetweenOursAndOriginal", "TestMixedGroupsKeepAcknowledgedEntries",
@@ -88,12 +83,8 @@ func choose() error {
 	return run.Value.Set("^(" + strings.Join(brief, "|") + ")$")
 }
 
-// parallelMax is how many tests run at a time on however many processors, if nobody says -parallel: three JVMs each want half a gigabyte, and most of a test is waiting.
-const parallelMax = 4
-=======
 // together is how many tests run at a time on however many processors, if nobody says -parallel: most of a test is waiting, and each may have three JVMs.
 const together = 3
->>>>>>> theirs
 
 var program = harness.Program{Root: ".."}
 

@@ -59,6 +59,7 @@ type Kind struct {
 
 	Lines    []string // more lines for the brokers' configuration
 	Replicas int      // brokers in the group of Start, 3 if it is 0
+	Pair     bool     // of the stock ones: an asynchronous master and its slave in place of a group in DLedger mode
 }
 
 func (k Kind) nameServer(home, conf string) []string {
@@ -75,10 +76,13 @@ func (k Kind) broker(home, conf string) []string {
 	return []string{k.Program, "broker", "-c", conf}
 }
 
-// Start starts a name server and one group of brokers, three unless their kind says otherwise, in DLedger mode. Configuration files are the same for both kinds.
+// Start starts a name server and one group of brokers, three in DLedger mode unless their kind says otherwise. Configuration files are the same for both kinds.
 func Start(dir string, names, brokers Kind) (*Cluster, error) {
 	n := brokers.Replicas
-	if n == 0 {
+	switch {
+	case brokers.Pair:
+		n = 2
+	case n == 0:
 		n = 3
 	}
 	return StartMixed(dir, names, slices.Repeat([]Kind{brokers}, n)...)
@@ -147,10 +151,6 @@ func startGroup(dir string, apart bool, names Kind, brokers ...Kind) (*Cluster, 
 			"listenPort=" + strconv.Itoa(port),
 			"namesrvAddr=" + c.NameServer,
 			"storePathRootDir=" + filepath.Join(dir, id, "store"),
-			"enableDLegerCommitLog=true",
-			"dLegerGroup=" + BrokerName,
-			"dLegerPeers=" + peers[i],
-			"dLegerSelfId=" + id,
 			"enablePropertyFilter=true",
 			"transactionCheckInterval=2000",
 			"waitTimeMillsInSendQueue=10000", // on a busy machine the original would refuse sends
@@ -158,6 +158,11 @@ func startGroup(dir string, apart bool, names Kind, brokers ...Kind) (*Cluster, 
 			"mappedFileSizeConsumeQueue=600000",
 			"mappedFileSizeTimerLog=1048576",
 			"diskMaxUsedSpaceRatio=95", // a fuller disk is not what these tests are about
+		}
+		if kind.Pair {
+			lines = append(lines, fmt.Sprintf("brokerId=%d", i), "brokerRole="+[]string{"ASYNC_MASTER", "SLAVE"}[i], fmt.Sprintf("haListenPort=%d", port+1))
+		} else {
+			lines = append(lines, "enableDLegerCommitLog=true", "dLegerGroup="+BrokerName, "dLegerPeers="+peers[i], "dLegerSelfId="+id)
 		}
 		n := &Node{ID: id, Addrs: []string{fmt.Sprintf("127.0.0.1:%d", port)}, env: env, dir: dir, log: filepath.Join(dir, id+".log"), lines: lines}
 		c.Nodes = append(c.Nodes, n)

@@ -1,5 +1,5 @@
-// Command compare puts the same load on our brokers and on those of the RocketMQ release in DLedger mode, three replicas each, with the stock Go client,
-// one after the other on this machine, and prints what it measured beside each other. Absolute numbers of different runs do not compare.
+// Command compare puts the same load on our brokers and on those of the RocketMQ release in DLedger mode, three replicas each, and on its asynchronous master with one slave,
+// with the stock Go client, one after the other on this machine, and prints what it measured beside each other. Absolute numbers of different runs do not compare.
 package main
 
 import (
@@ -83,7 +83,7 @@ func (t *table) print(systems []system) {
 
 func main() {
 	quick := flag.Bool("quick", false, "short periods")
-	only := flag.String("only", "", "names of the systems to measure, joined by commas")
+	only := flag.String("only", "", "names of the systems to measure, joined by commas: ours async, ours group, ours async alone, java 5.3.3 pair, java 5.3.3")
 	program := flag.String("dledger", "", "our program (default: built from this tree)")
 	flag.Parse()
 	rlog.SetLogLevel("fatal")
@@ -121,7 +121,8 @@ func compare(ctx context.Context, p plan, only, program string) error {
 		fmt.Println("not measured: the release:", err)
 	} else {
 		kit.BrokerJVM = []string{"-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g"}
-		systems = append(systems, system{name: "java " + string(kit.Release), kind: cluster.Kind{Kit: kit}, heat: true})
+		systems = append(systems, system{name: "java " + string(kit.Release) + " pair", kind: cluster.Kind{Kit: kit, Pair: true}, heat: true},
+			system{name: "java " + string(kit.Release), kind: cluster.Kind{Kit: kit}, heat: true}) // the last one is what the others are compared with
 	}
 	if only != "" {
 		systems = slices.DeleteFunc(systems, func(s system) bool { return !slices.Contains(strings.Split(only, ","), s.name) })
@@ -182,17 +183,19 @@ func (m *measuring) all(ctx context.Context) error {
 	}
 	defer c.Kill()
 	m.c = c
+	if err := m.firstSend(ctx, "start of all processes to the first accepted send, s", began); err != nil {
+		return err
+	}
 	if err := c.Ready(ctx, 1); err != nil {
 		return err
 	}
-	m.add("start to the first topic, s", time.Since(began).Seconds())
 	if err := c.CreateTopic(ctx, topic, 8); err != nil {
 		return err
 	}
 	if err := m.usage(ctx); err != nil {
 		return err
 	}
-	send, end, err := m.producer("load")
+	send, end, err := m.producer("load", topic)
 	if err != nil {
 		return err
 	}
@@ -201,7 +204,10 @@ func (m *measuring) all(ctx context.Context) error {
 		drive(ctx, 64, 0, m.heating, send)
 	}
 	for _, k := range []int{1, 16, 64, 256} {
-		cpu := m.cpu()
+		leader, others, err := m.cpus(ctx)
+		if err != nil {
+			return err
+		}
 		r := drive(ctx, k, m.warm, m.run, send)
 		if r.failed > 0 {
 			fmt.Printf("%s, %d producers: %d sends failed: %v\n", m.name, k, r.failed, r.err)
@@ -210,14 +216,23 @@ func (m *measuring) all(ctx context.Context) error {
 		m.add(fmt.Sprintf("  p50 ms, %d producers", k), ms(r.p50))
 		m.add(fmt.Sprintf("  p99 ms, %d producers", k), ms(r.p99))
 		if k == 64 {
-			m.add("  CPU of all brokers a message, us", float64((m.cpu()-cpu).Microseconds())/float64(r.sent))
+			led, followed, err := m.cpus(ctx)
+			if err != nil {
+				return err
+			}
+			a := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(r.sent) }
+			m.add("  CPU of all brokers a message, us", a(led+followed-leader-others))
+			m.add("    of the leader", a(led-leader))
+			if len(m.c.Nodes) > 1 {
+				m.add("    of all others", a(followed-others))
+			}
 		}
 	}
 	m.add("memory of a broker under load, MiB", m.memory())
 	if err := m.consume(ctx, send); err != nil {
 		return err
 	}
-	if m.kind.Replicas == 1 {
+	if m.kind.Replicas == 1 || m.kind.Pair { // nobody takes the place of the leader
 		return nil
 	}
 	return errors.Join(m.failover(ctx), m.stuck(ctx, send))
@@ -232,6 +247,27 @@ func (m *measuring) cpu() (sum time.Duration) {
 		}
 	}
 	return sum
+}
+
+// cpus is what the leader of the only group and all others have used. Under load leadership stays where it is.
+func (m *measuring) cpus(ctx context.Context) (leader, others time.Duration, err error) {
+	leaders, err := m.c.Leaders(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	at := m.c.NodeAt(leaders[cluster.BrokerName])
+	for _, n := range m.c.Nodes {
+		_, cpu, err := harness.Usage(n.Pid())
+		if err != nil {
+			continue // a node that has just died counts no more
+		}
+		if n == at {
+			leader = cpu
+		} else {
+			others += cpu
+		}
+	}
+	return leader, others, nil
 }
 
 func (m *measuring) memory() float64 {
@@ -258,8 +294,24 @@ func (m *measuring) usage(ctx context.Context) error {
 
 func (m *measuring) names() primitive.NamesrvAddr { return strings.Split(m.c.NameServer, ";") }
 
+// firstSend measures how long a producer that is there from the start on tries until a send is accepted, to a topic that nobody has made.
+func (m *measuring) firstSend(ctx context.Context, row string, began time.Time) error {
+	send, end, err := m.producer("first", "first")
+	if err != nil {
+		return err
+	}
+	defer end()
+	one, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := harness.Until(one, "an accepted send", func() bool { return send(one) == nil }); err != nil {
+		return fmt.Errorf("%w\n%s", err, m.c.Logs())
+	}
+	m.add(row, time.Since(began).Seconds())
+	return nil
+}
+
 // producer gives a synchronous send with the client's default settings.
-func (m *measuring) producer(group string) (send func(context.Context) error, end func(), err error) {
+func (m *measuring) producer(group, topic string) (send func(context.Context) error, end func(), err error) {
 	p, err := rocketmq.NewProducer(producer.WithNameServer(m.names()), producer.WithGroupName(group), producer.WithInstanceName(m.name+group))
 	if err != nil {
 		return nil, nil, err
@@ -491,6 +543,7 @@ func (m *measuring) stuck(ctx context.Context, send func(context.Context) error)
 
 // three kills nodes of `dledger up --nodes 3` under one synchronous producer with the client's defaults.
 func three(ctx context.Context, p plan, t *table, system, program, dir string) error {
+	began := time.Now()
 	c, err := cluster.Up(ctx, dir, program, "durability=async")
 	if err != nil {
 		return err
@@ -498,13 +551,16 @@ func three(ctx context.Context, p plan, t *table, system, program, dir string) e
 	defer c.Kill()
 	m := &measuring{plan: p, c: c, t: t}
 	m.name = system
+	if err := m.firstSend(ctx, "start of `up --nodes 3` to the first accepted send, s", began); err != nil {
+		return err
+	}
 	if err := c.Ready(ctx, 3); err != nil {
 		return err
 	}
 	if err := c.CreateTopic(ctx, topic, 4); err != nil {
 		return err
 	}
-	send, end, err := m.producer("three")
+	send, end, err := m.producer("three", topic)
 	if err != nil {
 		return err
 	}
