@@ -116,7 +116,7 @@ func Open(cfg Config) (*Broker, error) {
 }
 
 func (b *Broker) open() (err error) {
-	b.tls, err = remoting.NewTLS(b.cfg.TLS, func(err error) {
+	b.tls, err = remoting.NewTLS(remoting.TLSSettings(b.cfg.TLS), func(err error) {
 		b.log.Warn("certificates cannot be read again, the old ones stay in force", "error", err)
 	})
 	if err != nil {

@@ -23,59 +23,68 @@ import (
 	"dledger/internal/remoting"
 )
 
-// Config describes one replica of one broker group. NewConfig gives the defaults; Name, Dir and the log's group, id and peers are needed
-// beside them. Set takes the original's keys.
+// Permissions of a broker, bits of Config.Permission.
+const (
+	PermRead  = mq.PermRead
+	PermWrite = mq.PermWrite
+)
+
+// Config describes one replica of one broker group. NewConfig gives it with the defaults that stand at the fields, which are the original's unless that stands there too; the fields
+// without one are empty, zero or false. Log.ID and Log.Peers are needed beside it, and Name or Log.Group. Behind a field is the key that sets it in a broker.conf, see Set; where it has a
+// unit there that is part of its name, or milliseconds.
 type Config struct {
-	Cluster     string // brokerClusterName
-	Name        string // brokerName: alike on all replicas of the group
-	IP          string // brokerIP1: the address that clients are given; default the host's first one
-	Port        int    // listenPort; the port 2 below is served too
-	Bind        string // bindAddress: the address to listen on; "" = all
-	HAIP        string // brokerIP2 and haListenPort are told to name servers, which want them; nobody listens there
-	HAPort      int
-	NameServers []string // host:port each
+	Cluster     string   // brokerClusterName; default "DefaultCluster"
+	Name        string   // brokerName: alike on all replicas of the group; default Log.Group
+	IP          string   // brokerIP1: the address that clients are given; default the host's first one
+	Port        int      // listenPort; the port 2 below is served too; default 10911
+	Bind        string   // bindAddress: the address to listen on; default all
+	HAIP        string   // brokerIP2: told to name servers, which want it, as is HAPort; nobody listens there; default IP
+	HAPort      int      // haListenPort; default Port + 1
+	NameServers []string // namesrvAddr: host:port each
 
-	Log dledger.Config // the replicated log; its Dir is storePathRootDir
+	// Log is the replicated log: dLegerGroup (default Name), dLegerSelfId, dLegerPeers, storePathRootDir (Dir; default ~/store). The log's files are in dledger-ID in
+	// Dir, what the broker keeps beside them in other directories in it.
+	Log dledger.Config
 
-	Permission         int32 // brokerPermission: bits of mq.PermRead and mq.PermWrite
-	AutoCreateTopic    bool
-	AutoCreateGroup    bool
-	DefaultQueues      int32 // of a topic made by sending to it, at most
-	MessageSizeMax     int
-	RegionID           string
-	TraceOn            bool // tells clients to send their traces
-	TraceTopic         bool // traceTopicEnable: the topic for them exists
-	TraceTopicName     string
-	RejectTransaction  bool
-	PropertyFilter     bool // SQL92; the original's default is false
-	LongPolling        bool
-	ShortPolling       time.Duration // the wait at a queue's end without LongPolling
-	StoreReplies       bool          // storeReplyMessageEnable
-	ServerReset        bool          // useServerSideResetOffset
-	AcceptSendsFrom    time.Time     // startAcceptSendRequestTimeStamp
-	RegisterEvery      time.Duration // registerNameServerPeriod
-	HeartbeatEvery     time.Duration // brokerHeartbeatInterval, to name servers
-	NotActive          time.Duration // brokerNotActiveTimeoutMillis: a name server that understands it forgets us after it
-	ForwardWait        time.Duration // how long a request is held while no leader is there
-	OffsetEvery        time.Duration // consumer offsets go into the log this often
-	SnapshotEvery      time.Duration // the files under config/ are written this often, if anything changed
-	DrainMax           time.Duration // a replica that is stopped while others live goes on forwarding at most this long
-	PullHeldMax        int           // long polls held at once
-	ConnsMax           int
-	DelayLevels        string // messageDelayLevel
-	QueueFileUnits     int    // mappedFileSizeConsumeQueue, in units of 20 bytes: a Java broker that takes over the directory does not start on files of another size
-	TransactionTimeout time.Duration
-	TransactionChecks  int
-	TransactionEvery   time.Duration // transactionCheckInterval
-	TimerEnabled       bool
-	TimerMax           time.Duration // timerMaxDelaySec
+	Permission         int32         // brokerPermission: PermRead, PermWrite; default both
+	AutoCreateTopic    bool          // autoCreateTopicEnable: sending to a topic makes it; default true
+	AutoCreateGroup    bool          // autoCreateSubscriptionGroup; default true
+	DefaultQueues      int32         // defaultTopicQueueNums: of a topic made by sending to it, at most; default 8
+	MessageSizeMax     int           // maxMessageSize: bytes of a body; default 4 MiB
+	RegionID           string        // regionId; default "DefaultRegion"
+	TraceOn            bool          // traceOn: tells clients to send their traces; default true
+	TraceTopic         bool          // traceTopicEnable: the topic for them exists
+	TraceTopicName     string        // msgTraceTopicName; default "RMQ_SYS_TRACE_TOPIC"
+	RejectTransaction  bool          // rejectTransactionMessage
+	PropertyFilter     bool          // enablePropertyFilter: SQL92; default true (original: false)
+	LongPolling        bool          // longPollingEnable; default true
+	ShortPolling       time.Duration // shortPollingTimeMills: the wait at a queue's end without LongPolling; default 1 s
+	StoreReplies       bool          // storeReplyMessageEnable; default true
+	ServerReset        bool          // useServerSideResetOffset; default true
+	AcceptSendsFrom    time.Time     // startAcceptSendRequestTimeStamp: sends before it are refused; default none
+	RegisterEvery      time.Duration // registerNameServerPeriod; at least 1 s; default 30 s
+	HeartbeatEvery     time.Duration // brokerHeartbeatInterval, to name servers; at least 100 ms; default 1 s
+	NotActive          time.Duration // brokerNotActiveTimeoutMillis: a name server that understands it forgets us after it; default 10 s
+	ForwardWait        time.Duration // forwardWaitMs, ours: how long a request is held while no leader is there; default 2 s
+	OffsetEvery        time.Duration // consumerOffsetPeriodMs, ours: consumer offsets go into the log this often; default 200 ms
+	SnapshotEvery      time.Duration // no key: the files under config/ are written this often, if anything changed; default 5 s
+	DrainMax           time.Duration // drainMaxMs, ours: a replica that is stopped while others live goes on forwarding at most this long; default 60 s
+	PullHeldMax        int           // heldPullsMax, ours: long polls held at once; default 100,000
+	ConnsMax           int           // connectionsMax, ours; default 50,000
+	DelayLevels        string        // messageDelayLevel; default "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+	QueueFileUnits     int           // mappedFileSizeConsumeQueue, in units of 20 bytes: a Java broker that takes over the directory does not start on files of another size; default 300,000
+	TransactionTimeout time.Duration // transactionTimeOut; default 6 s
+	TransactionChecks  int           // transactionCheckMax; default 15
+	TransactionEvery   time.Duration // transactionCheckInterval; default 30 s
+	TimerEnabled       bool          // timerWheelEnable; default true
+	TimerMax           time.Duration // timerMaxDelaySec; default 3 days
 	Recall             bool          // recallMessageEnable: timer messages may be taken back
-	RecallReadOnly     bool          // allowRecallWhenBrokerNotWriteable
-	ServerBalance      bool          // serverLoadBalancerEnable: who asks what to consume gets a share, not everything
+	RecallReadOnly     bool          // allowRecallWhenBrokerNotWriteable; default true
+	ServerBalance      bool          // serverLoadBalancerEnable: who asks what to consume gets a share, not everything; default true
 
-	TLS remoting.TLSSettings // of clients, other replicas and name servers, by the original's tls.* keys; the log's own port has none
+	TLS TLS // of clients, other replicas and name servers; the log's own port has none; default both kinds served, test mode
 
-	Logger *slog.Logger
+	Logger *slog.Logger // default: nothing is logged
 
 	// For tests of programs: the network between clients, replicas and name servers.
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
@@ -88,7 +97,21 @@ type Config struct {
 	loaded bool              // from a file, where the mode has to be said
 }
 
-// NewConfig gives a Config with the defaults of the original, but where it says otherwise.
+// TLS are the settings of TLS connections, the original's tls.* keys. Paths name PEM files, which are read again when they change. The zero value is the default: plain
+// connections are served and TLS ones with a certificate of the server's own making; this process opens plain ones.
+type TLS struct {
+	Mode     string // tls.server.mode: "disabled", TLS connections are closed; "permissive", both are served, the default; "enforcing", plain ones are closed
+	TestMode bool   // tls.test.mode.enable: a server without a certificate makes itself one, a client trusts any
+	Client   bool   // tls.enable: connections that this process opens use TLS
+
+	ServerKey, ServerCert, ServerTrust string // tls.server.keyPath, .certPath, .trustCertPath
+	ServerAuthClient                   bool   // tls.server.authClient: clients must show a certificate that ServerTrust vouches for
+	ServerNeedAuth                     string // tls.server.need.client.auth: "none", the default, "optional" or "require"
+	ClientKey, ClientCert, ClientTrust string // tls.client.keyPath, .certPath, .trustCertPath
+	ClientAuthServer                   bool   // tls.client.authServer: servers must show a certificate that ClientTrust vouches for
+}
+
+// NewConfig gives a Config with its defaults.
 func NewConfig() Config {
 	return Config{
 		Cluster: "DefaultCluster", Port: 10911,
@@ -101,7 +124,7 @@ func NewConfig() Config {
 		DelayLevels:        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
 		TransactionTimeout: 6 * time.Second, TransactionChecks: 15, TransactionEvery: 30 * time.Second,
 		TimerEnabled: true, TimerMax: 3 * 24 * time.Hour, RecallReadOnly: true, ServerBalance: true,
-		TLS: remoting.DefaultTLS(),
+		TLS: TLS(remoting.DefaultTLS()),
 	}
 }
 
@@ -156,7 +179,7 @@ func (c *Config) Set(key, value string) error {
 		_, err := c.Log.Set(key, value)
 		return err
 	}
-	if known, err := c.TLS.Set(key, value); known {
+	if known, err := c.TLS.set(key, value); known {
 		return err
 	}
 	if key == "tls.config.file" { // keys of a file of their own, as the original has them
@@ -164,6 +187,11 @@ func (c *Config) Set(key, value string) error {
 	}
 	c.noEffect(key)
 	return nil
+}
+
+// set sets one of the original's keys; known is false for keys that are none of TLS.
+func (t *TLS) set(key, value string) (known bool, err error) {
+	return (*remoting.TLSSettings)(t).Set(key, value)
 }
 
 func (c *Config) noEffect(key string) {
@@ -179,7 +207,7 @@ func (c *Config) setFile(name string) error {
 	}
 	for _, key := range p.Keys() {
 		value, _ := p.Get(key)
-		if known, err := c.TLS.Set(key, value); err != nil {
+		if known, err := c.TLS.set(key, value); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		} else if !known {
 			c.noEffect(key)

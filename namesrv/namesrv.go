@@ -46,7 +46,7 @@ func Listen(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	secure, err := remoting.NewTLS(cfg.TLS, func(err error) {
+	secure, err := remoting.NewTLS(remoting.TLSSettings(cfg.TLS), func(err error) {
 		cfg.Logger.Warn("certificates cannot be read again, the old ones stay in force", "error", err)
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package remoting
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -19,20 +20,19 @@ import (
 	"time"
 )
 
-// TLSMode says what a server does with connections that begin with a TLS handshake, and with those that do not (TlsMode in the Java original).
-type TLSMode string
-
+// What a server does with connections that begin with a TLS handshake, and with those that do not (TlsMode in the Java original).
 const (
-	TLSDisabled   TLSMode = "disabled"   // TLS connections are closed
-	TLSPermissive TLSMode = "permissive" // both are served
-	TLSEnforcing  TLSMode = "enforcing"  // plain connections are closed
+	TLSDisabled   = "disabled"   // TLS connections are closed
+	TLSPermissive = "permissive" // both are served
+	TLSEnforcing  = "enforcing"  // plain connections are closed
 )
 
-// TLSSettings are the original's tls.* keys (TlsSystemConfig in the Java original; docs/operating.md, "TLS"). Paths name PEM files.
+// TLSSettings are the original's tls.* keys (TlsSystemConfig in the Java original; docs/operating.md, "TLS"). Paths name PEM files. The types TLS of packages
+// broker and namesrv have the same fields, for programs.
 type TLSSettings struct {
-	Mode     TLSMode // tls.server.mode, default permissive
-	TestMode bool    // tls.test.mode.enable: the server makes itself a certificate, the client trusts any; default true
-	Client   bool    // tls.enable: connections that this process opens use TLS
+	Mode     string // tls.server.mode, default permissive
+	TestMode bool   // tls.test.mode.enable: the server makes itself a certificate, the client trusts any; default true
+	Client   bool   // tls.enable: connections that this process opens use TLS
 
 	ServerKey, ServerCert, ServerTrust string // tls.server.keyPath, .certPath, .trustCertPath
 	ServerAuthClient                   bool   // tls.server.authClient: clients must show a certificate that ServerTrust vouches for
@@ -65,7 +65,7 @@ func (s *TLSSettings) Set(key, value string) (known bool, err error) {
 	case "tls.test.mode.enable":
 		return true, flag(&s.TestMode)
 	case "tls.server.mode":
-		switch m := TLSMode(strings.ToLower(value)); m {
+		switch m := strings.ToLower(value); m {
 		case TLSDisabled, TLSPermissive, TLSEnforcing:
 			s.Mode = m
 			return true, nil
@@ -115,13 +115,19 @@ type TLS struct {
 	seen   map[string]time.Time // modification times of the files when they were read
 }
 
-// NewTLS reads the files that s names; settings without anything are the default ones. Errors name the file. failed, if not nil, hears of files that cannot be read again later.
+// NewTLS reads the files that s names; settings without anything are the default ones, and so are mode and need of authentication where they are not given. Errors name the file. failed, if not nil, hears of files that cannot be read again later.
 func NewTLS(s TLSSettings, failed func(error)) (*TLS, error) {
 	if failed == nil {
 		failed = func(error) {}
 	}
 	if s == (TLSSettings{}) {
 		s = DefaultTLS()
+	}
+	s.Mode, s.ServerNeedAuth = cmp.Or(s.Mode, TLSPermissive), cmp.Or(s.ServerNeedAuth, "none")
+	for key, value := range map[string]string{"tls.server.mode": s.Mode, "tls.server.need.client.auth": s.ServerNeedAuth} {
+		if _, err := s.Set(key, value); err != nil {
+			return nil, err
+		}
 	}
 	t := &TLS{set: s, log: failed}
 	if err := t.load(); err != nil {
@@ -131,7 +137,7 @@ func NewTLS(s TLSSettings, failed func(error)) (*TLS, error) {
 }
 
 // Mode is the server's.
-func (t *TLS) Mode() TLSMode { return t.set.Mode }
+func (t *TLS) Mode() string { return t.set.Mode }
 
 // ForClient tells whether connections that this process opens use TLS: because the settings say so, or because its own kind takes no others.
 func (t *TLS) ForClient() bool { return t.set.Client || t.set.Mode == TLSEnforcing }

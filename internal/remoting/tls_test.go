@@ -45,7 +45,7 @@ func ask(t *testing.T, cl *Client, address string, body []byte) error {
 // One port serves what the mode allows, and closes the rest.
 func TestModesOfTLS(t *testing.T) {
 	for _, test := range []struct {
-		mode          TLSMode
+		mode          string
 		plain, secure bool
 	}{{TLSDisabled, true, false}, {TLSPermissive, true, true}, {TLSEnforcing, false, true}} {
 		t.Run(string(test.mode), func(t *testing.T) {
@@ -202,5 +202,18 @@ func TestHalfHandshakeHoldsNobodyUp(t *testing.T) {
 	defer cl.Close()
 	if err := ask(t, cl, address, []byte("hello")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTLSSettingsOfAProgram need not name what has a default, and are refused where they name what there is none of.
+func TestTLSSettingsOfAProgram(t *testing.T) {
+	got, err := NewTLS(TLSSettings{TestMode: true, Client: true}, nil)
+	if err != nil || got.Mode() != TLSPermissive || !got.ForClient() {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for want, s := range map[string]TLSSettings{"tls.server.mode": {TestMode: true, Mode: "on"}, "tls.server.need.client.auth": {TestMode: true, ServerNeedAuth: "yes"}} {
+		if _, err := NewTLS(s, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want an error that names %s", s, err, want)
+		}
 	}
 }
