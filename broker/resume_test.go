@@ -48,3 +48,46 @@ func TestGivenUpTransactionIsOpenedAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestTransactionIsGivenUpOnceTheDiskHasRoom: while there is none for the topic that it goes to, the leader goes on to look after transactions.
+func TestTransactionIsGivenUpOnceTheDiskHasRoom(t *testing.T) {
+	inCluster(t, 1, func(cfg *Config) {
+		cfg.TransactionEvery, cfg.TransactionTimeout, cfg.TransactionChecks = time.Second, time.Second, 2
+	}, func(c *cluster) {
+		n := c.leader()
+		p := c.client("10.1.0.1")
+		p.must(n, mq.CodeSend, sendExt("t", 0, "sysFlag", 4, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01k\x02"), []byte("half"))
+		c.Disk(n).SetFree(0)
+		c.Disk(n).SetUsed(0.99)
+		time.Sleep(10 * time.Second) // of virtual time: it is asked about, and would be given up
+		if max := c.brokers[n].store.Bounds(mq.TopicTransCheckMax, 0).Max; max != 0 {
+			c.T.Fatalf("%d transactions given up on a full disk", max)
+		}
+		c.Disk(n).SetUsed(-1)
+		c.Disk(n).SetFree(-1)
+		c.Wait("the transaction to be given up", func() bool { return c.brokers[n].store.Bounds(mq.TopicTransCheckMax, 0).Max == 1 })
+	})
+}
+
+// TestFailedHandOverStopsNoService: what a leader cannot store while it tries to hand leadership over, it stores when that has failed.
+func TestFailedHandOverStopsNoService(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		n, f := c.leader(), c.follower()
+		b := c.brokers[n]
+		p := c.client("10.1.0.1")
+		p.must(n, mq.CodeSend, sendExt("t", 0), []byte("first"))
+		c.Partition([]string{f})
+		for range 10 { // it has to lack something
+			p.must(n, mq.CodeSend, sendExt("t", 1), []byte("more"))
+		}
+		p.must(n, mq.CodeSend, sendExt("t", 0, "properties", "DELAY\x011\x02"), []byte("delayed"))
+		time.Sleep(500 * time.Millisecond) // of virtual time: half of the delay
+		if err := b.ledger.TransferLeadership(c.T.Context(), f); err == nil || !b.Leads() {
+			c.T.Fatalf("handed over to a replica that is cut off: %v", err)
+		}
+		c.Wait("the delayed message", func() bool { return b.store.MaxOffset("t", 0) == 2 })
+		if c.leader() != n {
+			c.T.Error("another replica leads")
+		}
+	})
+}

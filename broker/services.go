@@ -74,7 +74,7 @@ func (b *Broker) keepFor(ctx context.Context, msgs []*mq.Message) error {
 			return fmt.Errorf("%w: %w", errDropped, r.Err)
 		case errors.Is(r.Err, dledger.ErrTimeout):
 			return b.barrier(ctx) // it is in the log, in front of what comes now
-		case r.Status == msgstore.PageCacheBusy, errors.Is(r.Err, dledger.ErrDiskFull):
+		case r.Status == msgstore.PageCacheBusy, errors.Is(r.Err, dledger.ErrDiskFull), errors.Is(r.Err, dledger.ErrTransferring): // which may fail
 			if err := pause(ctx, 200*time.Millisecond); err != nil {
 				return err
 			}
@@ -126,7 +126,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // ended gives err to the operator, unless it only says that this leadership is over; then it waits for the end to be known here too.
 func ended(ctx context.Context, err error) error {
-	if errors.Is(err, dledger.ErrNotLeader) || errors.Is(err, dledger.ErrLeadershipLost) || errors.Is(err, dledger.ErrTransferring) || errors.Is(err, dledger.ErrClosed) ||
+	if errors.Is(err, dledger.ErrNotLeader) || errors.Is(err, dledger.ErrLeadershipLost) || errors.Is(err, dledger.ErrClosed) ||
 		errors.Is(err, msgstore.ErrNotReady) || errors.Is(err, dledger.ErrFailed) {
 		<-ctx.Done()
 	}
