@@ -124,35 +124,26 @@ func (p *peer) fetch(ctx context.Context, first, last raft.Index, leads bool) (r
 	case kind == kindOurs:
 		req := wire.GetBatchRequest{Group: p.t.group, RemoteID: p.id, From: first, BytesMax: mendBytes, EntriesMax: int(min(last-first+1, 1<<20))}
 		var a wire.GetBatchResponse
-		err := p.ask(ctx, wire.CodeGetBatch, req.AppendTo(nil), func(f *remoting.Frame) error {
-			err := a.Decode(f.Code, bytes.Clone(f.Body))
-			if err == nil && a.Code != wire.ResultOK {
-				err = fmt.Errorf("answers %v", a.Code)
-			}
-			return err
-		})
+		err := p.ask(ctx, wire.CodeGetBatch, req.AppendTo(nil), a.Decode, &a.Code)
 		return a.Entries, err
 	case (kind == kindJava || kind == kindSilent) && leads:
 		req := wire.GetRequest{Base: wire.ClientBase(p.t.group, p.id), BeginIndex: first}
 		var a wire.GetResponse
-		err := p.ask(ctx, wire.CodeGet, req.AppendTo(nil), func(f *remoting.Frame) error {
-			err := a.Decode(f.Code, bytes.Clone(f.Body))
-			if err == nil && a.Code != wire.ResultOK {
-				err = fmt.Errorf("answers %v", a.Code)
-			}
-			return err
-		})
+		err := p.ask(ctx, wire.CodeGet, req.AppendTo(nil), a.Decode, &a.Code)
 		return a.Entries, err
 	}
 	return nil, fmt.Errorf("cannot be asked (%s)", kind.public())
 }
 
-// ask sends a request and waits for what read makes of its answer.
-func (p *peer) ask(ctx context.Context, code int32, body []byte, read func(*remoting.Frame) error) error {
+// ask sends a request and waits until decode has read its answer, which may keep the bytes it is given. A result other than OK is an error.
+func (p *peer) ask(ctx context.Context, code int32, body []byte, decode func(header int32, body []byte) error, result *wire.Result) error {
 	got := make(chan error, 1)
 	err := p.t.client.Go(p.address, remoting.Request{Code: code}, rpcTimeout, func(f *remoting.Frame, err error) {
 		if err == nil {
-			err = read(f)
+			err = decode(f.Code, bytes.Clone(f.Body))
+		}
+		if err == nil && *result != wire.ResultOK {
+			err = fmt.Errorf("answers %v", *result)
 		}
 		got <- err
 	}, body)

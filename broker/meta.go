@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"dledger"
+	"dledger/internal/entry"
 	"dledger/internal/mq"
 	"dledger/internal/msgstore"
 )
@@ -377,7 +378,7 @@ func (m *meta) term() int64 {
 }
 
 // headerSize is how far a message begins behind its entry.
-const headerSize = 48
+const headerSize = entry.HeaderSize
 
 // fullDue tells whether the log has gone on to another data file since the last full copy, be it with messages alone, or the state has become what no record tells.
 func (m *meta) fullDue() bool {
@@ -386,7 +387,7 @@ func (m *meta) fullDue() bool {
 	defer m.mu.RUnlock()
 	size := m.b.cfg.Log.DataFileSize
 	if size == 0 {
-		size = 1 << 30
+		size = dledger.DefaultDataFileSize
 	}
 	return max(at, m.state.Pos)/size != m.state.FullPos/size || m.state.FullPos < 0 || m.state.Taken
 }

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"dledger"
+	"dledger/internal/entry"
 	"dledger/internal/mq"
 	"dledger/internal/vfs"
 )
@@ -47,7 +48,7 @@ type Log interface {
 }
 
 // headerSize is how far a message begins behind its entry.
-const headerSize = 48
+const headerSize = entry.HeaderSize
 
 // Config says what a store is built on. Ledger, Dir and StoreHost must be given.
 type Config struct {

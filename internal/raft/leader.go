@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -215,18 +216,21 @@ func (c *Core) stalled() bool {
 	return len(c.peers) > 0 && c.durable < c.log.last && c.now >= c.durableAt+c.stallLimit()
 }
 
-// contact is the latest instant at which a majority was known to hear this leader.
-func (c *Core) contact() Instant {
-	if len(c.peers) == 0 {
-		return c.now
-	}
-	at := make([]Instant, 0, 8)
-	at = append(at, c.now)
+// reached gives how far every member is, and how far a majority is at least: this node is at own, each of the others where of says.
+func reached[T cmp.Ordered](c *Core, own T, of func(*progress) T) (every, most T) {
+	at := make([]T, 0, 8)
+	at = append(at, own)
 	for _, p := range c.peers {
-		at = append(at, p.heard)
+		at = append(at, of(p))
 	}
 	slices.Sort(at)
-	return at[len(at)-c.quorum]
+	return at[0], at[len(at)-c.quorum]
+}
+
+// contact is the latest instant at which a majority was known to hear this leader.
+func (c *Core) contact() Instant {
+	_, at := reached(c, c.now, func(p *progress) Instant { return p.heard })
+	return at
 }
 
 // startBeat sends a heartbeat round.
@@ -310,28 +314,17 @@ func (c *Core) settleReads() {
 
 // quorumRound is the latest heartbeat round that a majority, this node included, has answered.
 func (c *Core) quorumRound() Index {
-	at := make([]Index, 0, 8)
-	at = append(at, c.beat.round)
-	for _, p := range c.peers {
-		at = append(at, p.round)
-	}
-	slices.Sort(at)
-	return at[len(at)-c.quorum]
+	_, round := reached(c, c.beat.round, func(p *progress) Index { return p.round })
+	return round
 }
 
 // advance commits what the acknowledgements allow: the highest index that a majority holds, if it is of the own term (R4, the
 // figure-8 rule); everything before it goes along. What every member holds is committed too, whatever its term: no log without
 // it can win an election any more. That is how a group in compat 0.3, which may not write no-ops, gets at what it inherited.
 func (c *Core) advance() {
-	at := make([]Index, 0, 8)
-	at = append(at, c.durable)
-	for _, p := range c.peers {
-		at = append(at, p.match)
-	}
-	slices.Sort(at)
-	i := at[0]
-	if q := at[len(at)-c.quorum]; q >= c.termFirst || plantedCommitByCounting {
-		i = q
+	i, most := reached(c, c.durable, func(p *progress) Index { return p.match })
+	if most >= c.termFirst || plantedCommitByCounting {
+		i = most
 	}
 	if i > c.commit {
 		c.setCommit(i)
