@@ -366,9 +366,10 @@ func (c *Core) conclude() {
 	}
 }
 
-// castVote answers a VOTE request by the rules of DLedgerLeaderElector.handleVote in their order (docs/protocol.md, "Votes"). Rule 8 differs: a higher term is entered at once
-// and voted in, where the original only enters it and answers TERM_NOT_READY; its candidates understand both. With that, rules 9
-// and 10 have no case left here: no term is below that of the own last entry, and who takes leadership over has voted for itself.
+// castVote answers a VOTE request by the rules of DLedgerLeaderElector.handleVote in their order (docs/protocol.md, "Votes"). Rule 8
+// differs: a higher term is entered at once and voted in, where the original only enters it and answers TERM_NOT_READY; its candidates
+// understand both. With that, rules 9 and 10 have no case left here: no term is below that of the own last entry, and who takes leadership
+// over has voted for itself.
 //
 // Nobody is voted for in a term that has had a leader, even if it was this candidate: it was restarted, may have lost entries, and
 // would write others with the same index and term (fault 6); or the disk of a voter was lost meanwhile (fault 36). ALREADY_VOTED

@@ -104,8 +104,8 @@ func (c *Core) startOver(p *progress, pause bool) {
 	p.refusals++
 }
 
-// preferredEvery is how often a leader that is not preferred looks for one that is (DLedgerServer.checkPreferredLeader in the Java original), preferredPause how long a member that
-// could not take over is left alone.
+// preferredEvery is how often a leader that is not preferred looks for one that is (DLedgerServer.checkPreferredLeader in the Java
+// original), preferredPause how long a member that could not take over is left alone.
 const (
 	preferredEvery = Instant(time.Second)
 	preferredPause = 10 * preferredEvery

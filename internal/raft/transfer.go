@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// transfer is the leader's side of a hand-over (docs/protocol.md, "Handing leadership over"). While it runs, proposals are refused. It outlives the leadership: a
-// client is answered when it is known who leads next, or when until has passed.
+// transfer is the leader's side of a hand-over (docs/protocol.md, "Handing leadership over"). While it runs, proposals are refused. It
+// outlives the leadership: a client is answered when it is known who leads next, or when until has passed.
 type transfer struct {
 	to      ID     // "" = none runs
 	ref     uint64 // the client's request; 0 when the leader moves leadership by itself
