@@ -1,6 +1,6 @@
 // Package golden holds known-good bytes of the Java originals, for tests: frames, entries, index records, store directories,
-// JSON corner cases and exchanges with running nodes. Only tests import it. docs/testing.md says
-// what they are.
+// JSON corner cases and exchanges with running nodes. Only tests import it. README.md
+// says of which release each is, and how it was made.
 package golden
 
 import "embed"

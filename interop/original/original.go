@@ -1,6 +1,6 @@
 // Package original fetches the Java DLedger and makes it runnable: it owns the artifact's coordinates, our small drivers
-// (Node.java, a server; Client.java, the original's client at work; Batch.java, three servers and their load in one JVM) and the Java options both need. It starts nothing itself;
-// start at Fetch.
+// (Node.java, a server; Client.java, the original's client at work; Batch.java, three servers and their load in one JVM; Frames.java, which
+// writes frames) and the Java options they need. It starts nothing itself; start at Fetch.
 package original
 
 import (
@@ -27,6 +27,9 @@ var clientSource []byte
 
 //go:embed Batch.java
 var batchSource []byte
+
+//go:embed Frames.java
+var framesSource []byte
 
 // Generation names one of the two wire generations of the original; its value is also our setting `compat`.
 type Generation string
@@ -70,7 +73,7 @@ func Fetch(ctx context.Context, g Generation) (*Kit, error) {
 	if err != nil {
 		return nil, err
 	}
-	key := sha256.Sum256(bytes.Join([][]byte{pom, nodeSource, clientSource, batchSource, []byte(g.Version())}, []byte{0}))
+	key := sha256.Sum256(bytes.Join([][]byte{pom, nodeSource, clientSource, batchSource, framesSource, []byte(g.Version())}, []byte{0}))
 	home := filepath.Join(tools.Cache, "dledger-interop", fmt.Sprintf("%s-%x", g.Version(), key[:8]))
 	if err := jvm.Once(home, func(tmp string) error { return build(ctx, tools, g, tmp) }); err != nil {
 		return nil, err
@@ -84,7 +87,7 @@ func Fetch(ctx context.Context, g Generation) (*Kit, error) {
 
 // build fetches the original's archives into directory tmp and compiles the drivers there.
 func build(ctx context.Context, tools jvm.Tools, g Generation, tmp string) error {
-	for name, text := range map[string][]byte{"pom.xml": pom, "Node.java": nodeSource, "Client.java": clientSource, "Batch.java": batchSource} {
+	for name, text := range map[string][]byte{"pom.xml": pom, "Node.java": nodeSource, "Client.java": clientSource, "Batch.java": batchSource, "Frames.java": framesSource} {
 		if err := os.WriteFile(filepath.Join(tmp, name), text, 0o644); err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
 		}
@@ -94,7 +97,7 @@ func build(ctx context.Context, tools jvm.Tools, g Generation, tmp string) error
 		return err
 	}
 	return jvm.Run(ctx, tmp, tools.Javac, "-Xlint:all,-processing,-path", "-d", "classes",
-		"-cp", filepath.Join("lib", "*"), "Node.java", "Client.java", "Batch.java")
+		"-cp", filepath.Join("lib", "*"), "Node.java", "Client.java", "Batch.java", "Frames.java")
 }
 
 // Node is the argument list, program first, of a server with the given `KEY=VALUE` settings; see Node.java for what it prints.
@@ -112,6 +115,9 @@ func (k *Kit) Client(jvm []string, home, group, peers string, count, threads, si
 func (k *Kit) Batch(jvm []string, home, peers, base string, n, size, inFlight int, warm, run time.Duration) []string {
 	return k.argv(jvm, home, "Batch", []string{peers, base, fmt.Sprint(n), fmt.Sprint(size), fmt.Sprint(inFlight), fmt.Sprint(warm.Milliseconds()), fmt.Sprint(run.Milliseconds())})
 }
+
+// Frames is the argument list of Frames.java.
+func (k *Kit) Frames(home string) []string { return k.argv(Lean, home, "Frames", nil) }
 
 func (k *Kit) argv(jvm []string, home, class string, args []string) []string {
 	argv := append([]string{k.java}, opens...)
