@@ -278,6 +278,12 @@ func (g *gate) forward(r *request, leader string, java bool) {
 	if r.settle {
 		ext[fieldSettle] = mq.Itoa(r.after)
 	}
+	if r.isPull() {
+		if flag := r.fields().Int32Or("sysFlag", 0); r.committed && flag&pullCommits != 0 {
+			ext["sysFlag"] = mq.Itoa(flag &^ pullCommits)
+		}
+		r.committed = true // one that this leader does not hear of is committed again by the consumer, every five seconds
+	}
 	req := remoting.Request{Code: r.frame.Code, Ext: ext}
 	if r.last.IsZero() {
 		r.last = time.Now().Add(r.patience())

@@ -100,7 +100,8 @@ func (b *Broker) pull(r *request) {
 	} else if !p.registered(config, version) {
 		return
 	}
-	if flag&pullCommits != 0 {
+	if flag&pullCommits != 0 && !r.committed {
+		r.committed = true
 		b.commitOffset(p.group, p.key.Topic, p.key.ID, commit)
 	}
 	wait := time.Duration(suspend) * time.Millisecond

@@ -88,18 +88,19 @@ const (
 //  1. it is answered once, by answer or a function that ends in it, from any goroutine;
 //  2. frame and fields belong to it: they are not changed by anybody.
 type request struct {
-	b       *Broker
-	session *session
-	ref     remoting.Ref
-	frame   remoting.Frame
-	route   route
-	from    netip.AddrPort // the client, also when another replica passed the request on
-	passed  bool           // another replica did: it is not passed on again
-	settle  bool           // an earlier attempt is undecided
-	after   int64          // position in the log: what is before was stored when the request came to the group
-	again   bool           // it was passed on before, and came back
-	due     time.Time      // when holding it ends
-	last    time.Time      // when the leader's patience with it ends; zero until it is passed on
+	b         *Broker
+	session   *session
+	ref       remoting.Ref
+	frame     remoting.Frame
+	route     route
+	from      netip.AddrPort // the client, also when another replica passed the request on
+	passed    bool           // another replica did: it is not passed on again
+	settle    bool           // an earlier attempt is undecided
+	after     int64          // position in the log: what is before was stored when the request came to the group
+	again     bool           // it was passed on before, and came back
+	committed bool           // of a pull: the offset that it commits was noted or passed on; it may be held for long, and consumers go on meanwhile
+	due       time.Time      // when holding it ends
+	last      time.Time      // when the leader's patience with it ends; zero until it is passed on
 }
 
 func (r *request) code() int32        { return r.frame.Code }
