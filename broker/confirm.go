@@ -26,7 +26,7 @@ type confirming struct {
 // one that finds no leader. answer must not wait for anything but the disk.
 func (b *Broker) surely(r *request, answer func()) {
 	if !r.again { // it may have been held here before
-		r.due = time.Now().Add(b.cfg.ForwardWait)
+		r.due = time.Now().Add(r.holdMax())
 	}
 	b.confirmer.ask(b, confirming{r.due, func(err error) {
 		if err != nil {

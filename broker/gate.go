@@ -17,7 +17,7 @@ import (
 //
 //  1. requests of one connection are passed in the order they came, as long as none has to be repeated;
 //  2. a request is repeated only if the leader surely did not take it, or can find out that it did (request.settle), or repeating does no harm;
-//  3. one that waited in vain is answered with mq.ServiceNotAvailable, which every stock client retries.
+//  3. one that waited in vain is answered with mq.ServiceNotAvailable, which every stock client retries; but for questions that they do not (request.asksOffset).
 type gate struct {
 	b *Broker
 
@@ -256,8 +256,12 @@ func (r *request) patience() time.Duration {
 
 func (r *request) isPull() bool { return r.code() == mq.CodePull || r.code() == mq.CodeLitePull }
 
-// lost notes that there is no answer of the leader that the request was passed to. Pulls do no harm when they are repeated, and may have been held there for long.
+// lost notes that there is no answer of the leader that the request was passed to. Pulls do no harm when they are repeated, and may have been held there for long;
+// nor do questions for an offset.
 func (r *request) lost() {
+	if r.asksOffset() {
+		return
+	}
 	if !r.isPull() {
 		r.settle = true
 		return

@@ -246,32 +246,45 @@ func (b *Broker) withGroup(r *request, group string, then func()) {
 	})
 }
 
-func (b *Broker) queryOffset(r *request) {
+// offsetQuery are the fields of a question for an offset.
+type offsetQuery struct {
+	group, topic string
+	queue        int32
+	zero         bool // what was never committed may be 0
+	err          error
+}
+
+func readOffsetQuery(r *request) (q offsetQuery) {
 	f := r.fields()
-	group, topic, queue := f.Str("consumerGroup"), f.Str("topic"), f.Int32("queueId")
-	zero := f.BoolOr("setZeroIfNotFound", true)
-	if err := f.Err(); err != nil {
-		r.malformed(err)
+	q.group, q.topic, q.queue, q.zero = f.Str("consumerGroup"), f.Str("topic"), f.Int32("queueId"), f.BoolOr("setZeroIfNotFound", true)
+	q.err = f.Err()
+	return q
+}
+
+func (b *Broker) queryOffset(r *request) {
+	q := readOffsetQuery(r)
+	if q.err != nil {
+		r.malformed(q.err)
 		return
 	}
-	b.surely(r, func() { b.tellOffset(r, group, topic, queue, zero) })
+	b.surely(r, func() { b.tellOffset(r, q) })
 }
 
 // tellOffset says how far a group is in a queue.
-func (b *Broker) tellOffset(r *request, group, topic string, queue int32, zero bool) {
-	key := offsetKey(topic, group)
-	if n, ok := b.meta.reset(key, queue); ok {
+func (b *Broker) tellOffset(r *request, q offsetQuery) {
+	key := offsetKey(q.topic, q.group)
+	if n, ok := b.meta.reset(key, q.queue); ok {
 		r.offset("offset", n)
 		return
 	}
-	if n, ok := b.offsets.get(key, queue); ok {
+	if n, ok := b.offsets.get(key, q.queue); ok {
 		r.offset("offset", n)
 		return
 	}
-	if zero {
-		small, err := b.smallQueue(topic, queue)
-		if err != nil {
-			r.unread(err)
+	if q.zero {
+		small, err := b.smallQueue(q.topic, q.queue)
+		if unreadable(err) && b.ledger.Mends() { // where nobody has it, it decides nothing
+			b.later(r, err)
 			return
 		}
 		if small {

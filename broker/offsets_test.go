@@ -1,7 +1,10 @@
 package broker
 
 import (
+	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"dledger/internal/mq"
 	"dledger/internal/remoting"
@@ -63,6 +66,124 @@ func TestHeldPullCommitsOnce(t *testing.T) {
 				if n := p.must(next, mq.CodeQueryConsumerOffset, askExt(), nil).Ext["offset"]; n != "30" {
 					c.T.Errorf("after a hand-over while the pull was held the offset is %s, want 30", n)
 				}
+			})
+		})
+	}
+}
+
+// ask asks a replica for the offset for as long as client 4.9.8 does; "" means that it got no answer, so that it asks again later. Any error it would take for "no offset".
+func (cl *client) ask(id string) string {
+	cl.c.T.Helper()
+	f, err := cl.r.Call(cl.c.T.Context(), cl.c.address(id), remoting.Request{Code: mq.CodeQueryConsumerOffset, Ext: askExt()}, 5*time.Second)
+	switch {
+	case errors.Is(err, remoting.ErrTimeout):
+		return ""
+	case err != nil:
+		cl.c.T.Fatal(err)
+	case f.Code != mq.Success:
+		cl.c.T.Errorf("%s answers the question for an offset with code %d, %s", id, f.Code, f.Remark)
+		return ""
+	}
+	return f.Ext["offset"]
+}
+
+// A consumer that asks where its group is, and hears of an error, begins at one end of the queue. So it hears nothing until somebody knows.
+func TestOffsetIsNeverAnsweredWithAnError(t *testing.T) {
+	begin := func(c *cluster, p *client, leader string) {
+		for range 30 {
+			p.must(leader, mq.CodeSend, sendExt("t", 0), []byte("x"))
+		}
+		p.must(leader, mq.CodeUpdateConsumerOffset, commitExt(30), nil)
+		c.Wait("the offset everywhere", func() bool {
+			for _, b := range c.brokers {
+				if n, _ := b.meta.offset("t@g", 0); n != 30 {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	t.Run("no leader", func(t *testing.T) {
+		inCluster(t, 3, nil, func(c *cluster) {
+			p := c.client("10.1.0.1")
+			begin(c, p, c.leader())
+			alive := c.follower()
+			for _, id := range c.IDs() {
+				if id != alive {
+					c.kill(id)
+				}
+			}
+			if got := p.ask(alive); got != "" {
+				c.T.Errorf("without a leader: offset %s", got)
+			}
+			answer := make(chan string)
+			go func() { answer <- p.ask(alive) }()
+			for _, id := range c.IDs() {
+				if id != alive {
+					c.start(id)
+				}
+			}
+			if got := <-answer; got != "30" {
+				c.T.Errorf("while a leader was found: offset %q, want 30", got)
+			}
+		})
+	})
+	t.Run("no room to hold it", func(t *testing.T) {
+		inCluster(t, 1, nil, func(c *cluster) {
+			n := c.leader()
+			p := c.client("10.1.0.1")
+			begin(c, p, n)
+			g := &c.brokers[n].gate
+			g.mu.Lock()
+			g.leads, g.bytes = false, heldBytesMax
+			g.mu.Unlock()
+			if got := p.ask(n); got != "" {
+				c.T.Errorf("offset %s", got)
+			}
+			g.mu.Lock()
+			g.leads, g.bytes = true, 0
+			g.mu.Unlock()
+			if got := p.ask(n); got != "30" {
+				c.T.Errorf("offset %q, want 30", got)
+			}
+		})
+	})
+	t.Run("leader cut off", func(t *testing.T) {
+		inCluster(t, 3, nil, func(c *cluster) {
+			p, q := c.client("10.1.0.1"), c.client("10.1.0.2")
+			old := c.leader()
+			begin(c, p, old)
+			c.Partition([]string{old})
+			if got := q.ask(old); got != "" {
+				c.T.Errorf("by a leader that is cut off: offset %s", got)
+			}
+			answer := make(chan string)
+			go func() { answer <- q.ask(old) }()
+			time.Sleep(time.Second)
+			c.Heal()
+			if got := <-answer; got != "30" {
+				c.T.Errorf("healed while the question was held: offset %q, want 30", got)
+			}
+		})
+	})
+}
+
+// Whether a new group begins at 0 depends on the first message of its queue; a bit of that flips on the leader's disk.
+func TestOffsetWaitsUntilDamageIsMended(t *testing.T) {
+	for where, off := range stained {
+		t.Run(where, func(t *testing.T) {
+			inCluster(t, 3, nil, func(c *cluster) {
+				p := c.client("10.1.0.1")
+				for i := range 20 {
+					p.must(c.leader(), mq.CodeSend, sendExt("t", 0), fmt.Appendf(nil, "message %d", i))
+				}
+				c.Agree()
+				l := c.reopen()
+				s := c.stain(l, "message 0", off)
+				if got := c.client("10.1.0.2").ask(l); got != "0" {
+					c.T.Errorf("offset %q, want 0", got)
+				}
+				s.gone()
 			})
 		})
 	}

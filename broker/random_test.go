@@ -260,6 +260,7 @@ func TestRandomRequestsGetOneAnswerEach(t *testing.T) {
 		p.must(c.leader(), mq.CodeSend, sendExt("t", 0), []byte("x"))
 		type asked struct {
 			to   string
+			code int32
 			what string
 		}
 		conns := map[string]*raw{}
@@ -275,7 +276,7 @@ func TestRandomRequestsGetOneAnswerEach(t *testing.T) {
 			}
 			if !oneWay {
 				text := fmt.Sprintf("%v %q", ext, body)
-				requests[to][opaque] = asked{to, fmt.Sprintf("request %d to %s: %.2000s", code, to, text)}
+				requests[to][opaque] = asked{to, code, fmt.Sprintf("request %d to %s: %.2000s", code, to, text)}
 			}
 		}
 		for round := range rounds {
@@ -304,7 +305,7 @@ func TestRandomRequestsGetOneAnswerEach(t *testing.T) {
 					c.T.Errorf("connection to %s: %v", a, k.ended)
 				}
 				for o, q := range requests[a] {
-					if n := k.answers[o]; n != 1 {
+					if n := k.answers[o]; n != 1 && (n > 0 || q.code != mq.CodeQueryConsumerOffset) { // which gets none while nobody knows
 						c.T.Errorf("%d answers to %s", n, q.what)
 					}
 				}

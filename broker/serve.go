@@ -117,8 +117,16 @@ func (r *request) stores() bool {
 	return false
 }
 
-// answer gives the outcome. A connection that has gone meanwhile gets none.
+// answer gives the outcome. A connection that has gone meanwhile gets none, nor does a client whom the outcome would lead astray.
 func (r *request) answer(code int32, remark string, ext map[string]string, body ...[]byte) {
+	if r.asksOffset() && !r.passed && code != mq.Success && code != mq.QueryNotFound && readOffsetQuery(r).err == nil {
+		r.b.log.Debug("a question for an offset gets no answer, so that its client asks again", "from", r.from.String(), "code", code, "remark", remark)
+		return
+	}
+	r.reply(code, remark, ext, body...)
+}
+
+func (r *request) reply(code int32, remark string, ext map[string]string, body ...[]byte) {
 	err := r.session.conn.Reply(r.ref, remoting.Answer{Code: code, Remark: remark, Ext: ext}, body...)
 	if err == remoting.ErrTooLarge {
 		_ = r.session.conn.Reply(r.ref, remoting.Answer{Code: mq.SystemError, Remark: "the answer is too large"}) // as above
@@ -142,9 +150,24 @@ func (r *request) toLeader() bool {
 	if r.b.gate.here() {
 		return false
 	}
-	r.route.at, r.due = atLeader, time.Now().Add(r.b.cfg.ForwardWait) // it may have been held here before
+	r.route.at, r.due = atLeader, time.Now().Add(r.holdMax()) // it may have been held here before
 	r.b.gate.submit(r)
 	return true
+}
+
+// asksOffset tells questions for a group's offset. Clients before 5.0 take any error for "there is none" and begin at one end of the queue, while they ask again
+// if nothing is answered: so a client gets the offset, or that there surely is none, or no answer.
+func (r *request) asksOffset() bool { return r.code() == mq.CodeQueryConsumerOffset }
+
+// askOffsetMax is how long clients wait for an offset; the Go client three seconds.
+const askOffsetMax = 5 * time.Second
+
+// holdMax is how long the request may be held. What another replica has passed on goes back to it soon, as it may know another leader.
+func (r *request) holdMax() time.Duration {
+	if r.asksOffset() && !r.passed {
+		return max(askOffsetMax, r.b.cfg.ForwardWait)
+	}
+	return r.b.cfg.ForwardWait
 }
 
 // waitersMax bounds the goroutines of requests that wait.
@@ -158,10 +181,10 @@ func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
 		return
 	}
 	s := c.Value.(*session)
-	r := &request{b: b, session: s, ref: f.Ref(), frame: *f, route: rt, from: s.addr, due: time.Now().Add(b.cfg.ForwardWait)}
+	r := &request{b: b, session: s, ref: f.Ref(), frame: *f, route: rt, from: s.addr}
 	from, passed := f.Ext[fieldFrom]
 	if (passed || f.Code == codeTellClients || f.Code == codeRelay) && !b.fromMember(f) { // or from one that this replica has not heard the secret with yet
-		r.refuse(mq.ServiceNotAvailable, "only members of the group pass requests on")
+		r.reply(mq.ServiceNotAvailable, "only members of the group pass requests on", nil)
 		return
 	}
 	if passed {
@@ -174,6 +197,7 @@ func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
 			r.from = a
 		}
 	}
+	r.due = time.Now().Add(r.holdMax())
 	if rt.at == atLeader {
 		if !r.passed {
 			r.after = b.store.DispatchedTo() // the end of the log may be further by now, but never before

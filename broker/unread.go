@@ -36,6 +36,27 @@ func (r *request) unread(err error) {
 	r.refuse(mq.SystemBusy, "[DAMAGED]it cannot be read for now, try again: %v", err)
 }
 
+// later takes the request up again in a moment, with whoever leads then, as long as it may be held.
+func (b *Broker) later(r *request, err error) {
+	if time.Now().After(r.due) {
+		r.unread(err)
+		return
+	}
+	if b.waiting.Add(1) > waitersMax {
+		b.waiting.Add(-1)
+		r.unread(err)
+		return
+	}
+	b.spawn(func() {
+		defer b.waiting.Add(-1)
+		if pause(b.ctx, unreadAgain) != nil {
+			return // the connection goes as well
+		}
+		r.again = true
+		b.gate.submit(r)
+	})
+}
+
 // whole calls read again while what it wants is damaged and may come from another replica, or the index is made anew.
 func (b *Broker) whole(ctx context.Context, read func() error) error {
 	for {
