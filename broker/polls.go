@@ -60,9 +60,10 @@ func (h *polls) hold(p *pull, again time.Duration) bool {
 	heap.Push(&h.times, p)
 	first := h.times[0] == p
 	h.count.Add(1)
+	offset := p.offset // from now on others may work on it
 	h.mu.Unlock()
 	// A message that arrived before count rose has woken nobody.
-	if again != unreadAgain && h.b.store.MaxOffset(p.key.Topic, p.key.ID) > p.offset {
+	if again != unreadAgain && h.b.store.MaxOffset(p.key.Topic, p.key.ID) > offset {
 		h.mu.Lock()
 		if p.index >= 0 {
 			h.release(p)
