@@ -3,6 +3,7 @@ package broker
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +13,7 @@ import (
 
 // polls holds pulls until a message arrives that they want, or their time is over (PullRequestHoldService in the Java original).
 //
-//  1. a held pull is in exactly one of queues and woken;
+//  1. a held pull is in exactly one of queues and woken, or worked on;
 //  2. it is answered by the goroutine of run, never by the store's;
 //  3. none is held whose connection has gone.
 type polls struct {
@@ -88,6 +89,7 @@ func (h *polls) release(p *pull) {
 	}
 	delete(p.r.session.pulls, p)
 	h.count.Add(-1)
+	p.began, p.passed = time.Now(), 0
 }
 
 // arrived is called by the store for each message that can be read.
@@ -154,10 +156,22 @@ func (h *polls) run(ctx context.Context) {
 		}
 		timer.Reset(max(next, time.Millisecond))
 		h.mu.Unlock()
-		for _, p := range line {
-			p.work(now.Before(p.due))
-		}
+		h.takeTurns(line)
 	}
+}
+
+// takeTurns lets each pull of a line look at one stretch of its queue. Those that have to go on do so after those that were woken meanwhile.
+func (h *polls) takeTurns(line []*pull) {
+	now := time.Now()
+	more := slices.DeleteFunc(line, func(p *pull) bool { return !p.find(now.Before(p.due), false) })
+	if len(more) == 0 {
+		return
+	}
+	h.mu.Lock()
+	more = slices.DeleteFunc(more, func(p *pull) bool { return p.r.session.gone })
+	h.woken = append(h.woken, more...)
+	h.mu.Unlock()
+	h.kick()
 }
 
 // end answers all that is held.

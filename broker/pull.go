@@ -22,6 +22,8 @@ const (
 	suspendMax    = 60 * time.Second
 	longPollAgain = 5 * time.Second // a held pull looks again after this time, whatever it was told
 	unreadAgain   = 100 * time.Millisecond
+	passOverMax   = 16000       // messages that a pull passes over before its client is told, as in the original,
+	passOverTime  = time.Second // and for how long it does so: its client waits, and so do others that this goroutine serves
 )
 
 // pull is one request for messages, possibly held.
@@ -38,6 +40,10 @@ type pull struct {
 	due      time.Time // held until then; polls.mu, as what follows
 	look     time.Time // next look at the queue
 	index    int       // in the heap; -1 = not held
+
+	// Of the present look, which began when the request came or was woken; they belong to whoever works on it.
+	began  time.Time
+	passed int64 // messages that were passed over
 }
 
 func (b *Broker) pull(r *request) {
@@ -109,7 +115,8 @@ func (b *Broker) pull(r *request) {
 		wait = min(wait, b.conf().ShortPolling)
 	}
 	p.suspends = flag&pullSuspends != 0 && wait > 0
-	p.due = time.Now().Add(min(wait, suspendMax))
+	p.began = time.Now()
+	p.due = p.began.Add(min(wait, suspendMax))
 	p.work(p.suspends)
 }
 
@@ -146,7 +153,10 @@ func (p *pull) refuse(forbidden int64, code int32, remark string) {
 }
 
 // work looks for messages, and answers unless the request can be held.
-func (p *pull) work(hold bool) { p.find(hold, false) }
+func (p *pull) work(hold bool) {
+	for p.find(hold, false) {
+	}
+}
 
 // surely looks again once it is certain that this replica leads and has everything; false: it is.
 func (p *pull) surely(hold, sure bool) bool {
@@ -155,61 +165,72 @@ func (p *pull) surely(hold, sure bool) bool {
 	case sure:
 		return false
 	default:
-		p.r.b.surely(p.r, func() { p.find(hold && time.Now().Before(p.due), true) })
+		p.r.b.surely(p.r, func() {
+			for p.find(hold && time.Now().Before(p.due), true) {
+			}
+		})
 	}
 	return true
 }
 
-// find is work; sure: this replica was just found to lead.
-func (p *pull) find(hold, sure bool) {
+// find looks at a stretch of the queue; more: there was nothing in it that the filter wants, and the next stretch is to be looked at. sure: this replica was just
+// found to lead.
+func (p *pull) find(hold, sure bool) (more bool) {
 	b := p.r.b
 	offsets := offsetKey(p.key.Topic, p.group)
 	if to, reset := b.meta.reset(offsets, p.key.ID); reset {
 		p.moveTo(offsets, to)
-		return
+		return false
 	}
-	for {
-		var filter msgstore.Filter
-		if p.filter != nil {
-			filter = p.filter
+	var filter msgstore.Filter
+	if p.filter != nil {
+		filter = p.filter
+	}
+	got := b.store.Get(p.key.Topic, p.key.ID, p.offset, p.msgs, p.bytes, filter)
+	switch got.Status {
+	case msgstore.Found:
+		b.consumed(p, &got)
+		p.answer(mq.Success, &got)
+	case msgstore.NoMatch:
+		if hold && p.goesOn(got.Next) {
+			return true
 		}
-		got := b.store.Get(p.key.Topic, p.key.ID, p.offset, p.msgs, p.bytes, filter)
-		switch got.Status {
-		case msgstore.Found:
-			b.consumed(p, &got)
-			p.answer(mq.Success, &got)
-		case msgstore.NoMatch:
-			if hold && got.Next > p.offset {
-				p.offset = got.Next
-				continue
-			}
-			p.answer(mq.PullRetryImmediately, &got)
-		case msgstore.Removing:
-			p.answer(mq.PullRetryImmediately, &got)
-		case msgstore.OffsetTooSmall:
-			if !p.r.toLeader() { // whose log may begin earlier
-				p.answer(mq.PullOffsetMoved, &got)
-			}
-		case msgstore.NoSuchQueue, msgstore.NoMessageInQueue:
-			switch {
-			case p.offset == 0:
-				p.wait(hold, longPollAgain, &got)
-			case !p.surely(hold, sure):
-				p.answer(mq.PullOffsetMoved, &got)
-			}
-		case msgstore.OffsetOverflowBadly:
-			if !p.surely(hold, sure) {
-				p.answer(mq.PullOffsetMoved, &got)
-			}
-		case msgstore.OffsetOverflowOne:
+		p.answer(mq.PullRetryImmediately, &got)
+	case msgstore.Removing:
+		p.answer(mq.PullRetryImmediately, &got)
+	case msgstore.OffsetTooSmall:
+		if !p.r.toLeader() { // whose log may begin earlier
+			p.answer(mq.PullOffsetMoved, &got)
+		}
+	case msgstore.NoSuchQueue, msgstore.NoMessageInQueue:
+		switch {
+		case p.offset == 0:
 			p.wait(hold, longPollAgain, &got)
-		default: // messages that cannot be read now: a replica that has just started may not know yet that they are committed
-			if !p.r.toLeader() {
-				p.wait(hold, unreadAgain, &got)
-			}
+		case !p.surely(hold, sure):
+			p.answer(mq.PullOffsetMoved, &got)
 		}
-		return
+	case msgstore.OffsetOverflowBadly:
+		if !p.surely(hold, sure) {
+			p.answer(mq.PullOffsetMoved, &got)
+		}
+	case msgstore.OffsetOverflowOne:
+		p.wait(hold, longPollAgain, &got)
+	default: // messages that cannot be read now: a replica that has just started may not know yet that they are committed
+		if !p.r.toLeader() {
+			p.wait(hold, unreadAgain, &got)
+		}
 	}
+	return false
+}
+
+// goesOn passes over what the filter does not want, up to next; false: that is to be told the client first.
+func (p *pull) goesOn(next int64) bool {
+	n := next - p.offset
+	if p.passed += n; n <= 0 || p.passed >= passOverMax || time.Since(p.began) >= passOverTime {
+		return false
+	}
+	p.offset = next
+	return true
 }
 
 // wait holds the request, or answers that there is nothing. The queue is looked at again after some time at the latest.
