@@ -58,6 +58,8 @@ type fullRecord struct {
 
 	Secret string `json:"secret,omitempty"` // as in leaderRecord
 	Swept  int64  `json:"swept,omitempty"`  // as in state
+
+	Gone map[string]int64 `json:"gone,omitempty"` // as in state
 }
 
 // change is a record on its way.
@@ -407,7 +409,7 @@ func (m *meta) full() []record {
 
 // fullOf is full for a state and the floors that belong to it.
 func (m *meta) fullOf(s *state, floors map[string]map[int32]int64) []record {
-	first := record{Kind: "full", Term: m.leading, Full: &fullRecord{Peers: maps.Clone(s.Replicas), Ver: maps.Clone(s.Versions), Secret: s.Secret, Swept: s.Swept}, Progress: maps.Clone(s.Progress)}
+	first := record{Kind: "full", Term: m.leading, Full: &fullRecord{Peers: maps.Clone(s.Replicas), Ver: maps.Clone(s.Versions), Secret: s.Secret, Swept: s.Swept, Gone: maps.Clone(s.Gone)}, Progress: maps.Clone(s.Progress)}
 	recs := []record{first}
 	part := func() *record {
 		recs = append(recs, record{Kind: "full", Term: m.leading, Full: &fullRecord{}})

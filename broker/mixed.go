@@ -370,6 +370,7 @@ func (s *state) take(t, before *tables, at int64) bool {
 	for name, c := range t.Topics {
 		if old, known := s.Topics[name]; !known || !same(old, c) && !mq.IsSystemTopic(name) {
 			s.Topics[name], changed[tableTopics] = c, true
+			delete(s.Gone, name)
 		}
 	}
 	for name := range before.Topics {

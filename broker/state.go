@@ -18,7 +18,8 @@ import (
 
 // state is what the records of the metadata topic come to.
 //
-//  1. it follows from the records in log order, and from the settings for what every broker has from the start (topics of the system); but for what
+//  1. it follows from the records in log order, and from the settings for what every broker has from the start: topics of the system, which may differ, so
+//     that nothing else depends on whether a topic is in Topics; but for what
 //     a Java broker has told that leads, or has left in the files (Taken): that becomes everybody's when the next leader of ours writes a full copy;
 //  2. inner maps but those of Locks are never changed, only replaced: who has read one under the lock of meta may go on looking at it. Nor is Floors.
 type state struct {
@@ -35,6 +36,7 @@ type state struct {
 	Locks    map[string]map[queueKey]lock          `json:"-"`               // by group
 	LockList []lockRecord                          `json:"locks,omitempty"` // the same in the file
 	Floors   map[string]map[int32]int64            `json:"floors"`          // topic → queue → offset; see meta.floors
+	Gone     map[string]int64                      `json:"gone,omitempty"`  // topics that were deleted in the last goneLife → when, by the clock of leaders
 	Progress map[string]json.RawMessage            `json:"progress"`
 	Versions map[string]tableVersion               `json:"versions"` // of topics, groups, offsets
 	Taken    bool                                  `json:"taken,omitempty"`
@@ -61,7 +63,7 @@ const (
 func newState(cfg *Config) state {
 	s := state{Pos: -1, FullPos: -1, Replicas: map[string]string{}, Topics: map[string]mq.TopicConfig{}, Groups: map[string]mq.SubscriptionGroupConfig{},
 		Offsets: map[string]map[int32]int64{}, Resets: map[string]map[int32]int64{}, Locks: map[string]map[queueKey]lock{},
-		Floors: map[string]map[int32]int64{}, Progress: map[string]json.RawMessage{}, Versions: map[string]tableVersion{}}
+		Floors: map[string]map[int32]int64{}, Gone: map[string]int64{}, Progress: map[string]json.RawMessage{}, Versions: map[string]tableVersion{}}
 	for _, t := range systemTopics(cfg) {
 		s.Topics[t.TopicName] = t
 	}
@@ -72,6 +74,9 @@ func newState(cfg *Config) state {
 	}
 	return s
 }
+
+// goneLife is for how long it is remembered that a topic was deleted: longer than offsets are on their way that were committed before.
+const goneLife = time.Minute
 
 // apply takes one record. It must come to the same on every replica.
 func (s *state) apply(rec *record, pos int64, fresh func() state) {
@@ -98,17 +103,19 @@ func (s *state) apply(rec *record, pos int64, fresh func() state) {
 	}
 	maps.DeleteFunc(rec.Offsets, func(key string, _ map[int32]int64) bool { // committed while the topic was being deleted
 		topic, _ := splitOffsetKey(key)
-		_, there := s.Topics[topic]
+		_, gone := s.Gone[topic]
 		_, comes := rec.Topics[topic]
-		return !there && !comes
+		return gone && !comes
 	})
 	s.merge(rec)
 	if len(rec.NoTopics) > 0 {
 		s.Floors = maps.Clone(s.Floors)
+		maps.DeleteFunc(s.Gone, func(_ string, at int64) bool { return rec.At-at > goneLife.Milliseconds() })
 	}
 	for _, name := range rec.NoTopics {
 		delete(s.Topics, name)
 		delete(s.Floors, name)
+		s.Gone[name] = rec.At
 		gone := func(key string, _ map[int32]int64) bool { return strings.HasPrefix(key, name+"@") }
 		maps.DeleteFunc(s.Offsets, gone)
 		maps.DeleteFunc(s.Resets, gone)
@@ -132,6 +139,9 @@ func (s *state) apply(rec *record, pos int64, fresh func() state) {
 // merge adds what a record sets in the tables.
 func (s *state) merge(rec *record) {
 	maps.Copy(s.Topics, rec.Topics)
+	for topic := range rec.Topics {
+		delete(s.Gone, topic)
+	}
 	maps.Copy(s.Groups, rec.Groups)
 	for key, queues := range rec.Offsets {
 		s.Offsets[key] = merged(s.Offsets[key], queues)
@@ -175,6 +185,7 @@ func (s *state) applyFull(rec *record, pos int64, fresh func() state) {
 	if f.Part == 0 {
 		n := fresh()
 		n.FullPos, n.Secret, n.Swept = pos, f.Secret, f.Swept
+		maps.Copy(n.Gone, f.Gone)
 		maps.Copy(n.Replicas, f.Peers)
 		maps.Copy(n.Versions, f.Ver)
 		s.building, s.before = &n, s.Pos
@@ -463,6 +474,7 @@ func (m *meta) snapshot() (s state, takes int64, news bool) {
 	s.LockList, s.Locks, s.building = s.lockRecords(), nil, nil
 	s.Replicas, s.Progress, s.Versions = maps.Clone(s.Replicas), maps.Clone(s.Progress), maps.Clone(s.Versions)
 	s.Topics, s.Groups, s.Offsets, s.Resets = maps.Clone(s.Topics), maps.Clone(s.Groups), maps.Clone(s.Offsets), maps.Clone(s.Resets)
+	s.Gone = maps.Clone(s.Gone)
 	return s, takes, true
 }
 

@@ -126,6 +126,51 @@ func (s *state) lockRecordsSorted() map[string]string {
 	return out
 }
 
+// Replicas whose settings differ, as while they are changed one by one, come to the same state but for topics of the system: by the same records, and by a full copy.
+func TestStateDoesNotDependOnSettings(t *testing.T) {
+	plain, other := NewConfig(), NewConfig()
+	other.TraceTopic, other.TraceTopicName, other.AutoCreateTopic = true, "t0", !plain.AutoCreateTopic
+	r := rand.New(rand.NewPCG(1, 2))
+	a, b := newState(&plain), newState(&other)
+	both := func(recs []record, pos int64) {
+		for i := range recs {
+			text, err := json.Marshal(recs[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, side := range []struct {
+				s   *state
+				cfg *Config
+			}{{&a, &plain}, {&b, &other}} {
+				var rec record
+				if err := json.Unmarshal(text, &rec); err != nil {
+					t.Fatal(err)
+				}
+				side.s.apply(&rec, pos+int64(i), func() state { return newState(side.cfg) })
+			}
+		}
+	}
+	same := func(when int) {
+		t.Helper()
+		x, y := a, b
+		x.Topics, y.Topics = nil, nil
+		if !reflect.DeepEqual(x, y) {
+			t.Fatalf("after %d records:\n%+v\n%+v", when, x, y)
+		}
+	}
+	for i := range 3000 {
+		rec := randomRecord(r)
+		rec.At = int64(i) * 100
+		both([]record{rec}, int64(i)*1000)
+		same(i + 1)
+		if i%50 == 49 {
+			m := &meta{}
+			both(m.fullOf(&a, a.Floors), int64(i)*1000+1)
+			same(i + 1)
+		}
+	}
+}
+
 // A large table is cut so that each record fits into an entry.
 func TestPartsOfAFullCopyFitIntoEntries(t *testing.T) {
 	cfg := NewConfig()
