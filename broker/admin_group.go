@@ -82,19 +82,20 @@ func (b *Broker) deleteGroup(r *request) {
 		r.malformed(err)
 		return
 	}
-	rec := record{Kind: "group deleted", NoGroups: []string{name}}
-	if clean {
+	covers := func(key string, _ int32) bool {
+		_, group := splitOffsetKey(key)
+		return clean && group == name
+	}
+	b.offsets.override(covers, func() record {
+		rec := record{Kind: "group deleted", NoGroups: []string{name}}
 		for key := range b.allOffsets() {
-			if _, group := splitOffsetKey(key); group == name {
+			if covers(key, 0) {
 				rec.NoOffsets = append(rec.NoOffsets, key)
 			}
 		}
-	}
-	b.meta.submit(rec, func(err error) {
+		return rec
+	}, func(err error) {
 		if err == nil {
-			for _, key := range rec.NoOffsets {
-				b.offsets.dropAll(key)
-			}
 			b.stats.forget(func(k statKey) bool { return k.group == name })
 		}
 		b.done(r, err)
@@ -232,14 +233,13 @@ func (b *Broker) cloneOffsets(r *request) {
 		}
 		if queues := all[offsetKey(topic, from)]; len(queues) > 0 {
 			rec.Offsets[offsetKey(topic, to)] = queues
-			b.offsets.drop(offsetKey(topic, to), queues)
 		}
 	}
 	if len(rec.Offsets) == 0 {
 		r.ok()
 		return
 	}
-	b.meta.submit(rec, func(err error) { b.done(r, err) })
+	b.offsets.override(only(rec.Offsets), func() record { return rec }, func(err error) { b.done(r, err) })
 }
 
 func (b *Broker) allConsumerOffset(r *request) {
@@ -288,13 +288,12 @@ func (b *Broker) resetOffset(r *request) {
 	}
 	key := offsetKey(t.TopicName, group)
 	table := map[string]map[int32]int64{key: targets}
-	b.offsets.drop(key, targets) // what consumers commit until they hear of it is not noted (see commitOffset)
-	b.meta.submit(record{Kind: "reset", Offsets: table, Resets: table}, func(err error) {
+	// What consumers commit until they hear of it is not noted (see commitOffset).
+	b.offsets.override(only(table), func() record { return record{Kind: "reset", Offsets: table, Resets: table} }, func(err error) {
 		if err != nil {
 			b.failed(r, err)
 			return
 		}
-		b.offsets.drop(key, targets)
 		body := mq.QueueOffsets{Offsets: map[mq.MessageQueue]int64{}}
 		for id, to := range targets {
 			body.Offsets[b.queueName(t.TopicName, id)] = to

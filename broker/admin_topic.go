@@ -113,13 +113,12 @@ func (b *Broker) deleteTopic(r *request) {
 		r.refuse(mq.InvalidParameter, "the topic[%s] is conflict with system topic", name)
 		return
 	}
-	b.meta.submit(record{Kind: "topic deleted", NoTopics: []string{name}}, func(err error) {
+	covers := func(key string, _ int32) bool {
+		topic, _ := splitOffsetKey(key)
+		return topic == name
+	}
+	b.offsets.override(covers, func() record { return record{Kind: "topic deleted", NoTopics: []string{name}} }, func(err error) {
 		if err == nil {
-			for key := range b.allOffsets() {
-				if topic, _ := splitOffsetKey(key); topic == name {
-					b.offsets.dropAll(key)
-				}
-			}
 			b.stats.forget(func(k statKey) bool { return k.topic == name })
 		}
 		b.done(r, err)

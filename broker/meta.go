@@ -147,6 +147,11 @@ var errChangesFull = fmt.Errorf("%d changes wait already", changesMax)
 func (m *meta) write(ctx context.Context, rec record) error {
 	got := make(chan error, 1)
 	m.submit(rec, func(err error) { got <- err })
+	return awaited(ctx, got)
+}
+
+// awaited waits for what became of a change.
+func awaited(ctx context.Context, got <-chan error) error {
 	select {
 	case err := <-got:
 		return err

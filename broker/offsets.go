@@ -27,7 +27,14 @@ type offsets struct {
 	mu      sync.Mutex
 	pending map[string]map[int32]int64 // not given to the log yet, or not yet applied
 	late    time.Time                  // since when pending is a former leader's; zero = it is not
+	others  map[*override]struct{}     // on their way
 	writing sync.Mutex                 // held by the one who writes
+	order   sync.Mutex                 // held while others or pending is looked at and what follows from it is given to the log; before mu
+}
+
+// override is a change that takes the place of what consumers have committed for some queues: a reset, a deletion.
+type override struct {
+	covers func(key string, queue int32) bool
 }
 
 // lateMax is how long a former leader tries to pass offsets on. Consumers commit every five seconds.
@@ -58,23 +65,76 @@ func (o *offsets) get(key string, queue int32) (int64, bool) {
 	return o.b.meta.offset(key, queue)
 }
 
-// drop forgets what was committed for these queues of a key and not written yet.
-func (o *offsets) drop(key string, queues map[int32]int64) {
+// override gives the group a change that takes the place of what is committed for the queues that it covers: what is pending of them goes into the log before it
+// or, once it is made, not at all. done as in meta.submit.
+func (o *offsets) override(covers func(key string, queue int32) bool, rec func() record, done func(error)) {
+	v := &override{covers}
+	o.order.Lock()
+	defer o.order.Unlock()
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	for q := range queues {
-		delete(o.pending[key], q)
+	if o.others == nil {
+		o.others = map[*override]struct{}{}
 	}
-	if len(o.pending[key]) == 0 {
-		delete(o.pending, key)
+	o.others[v] = struct{}{}
+	o.mu.Unlock()
+	o.b.meta.submit(rec(), func(err error) {
+		o.mu.Lock()
+		delete(o.others, v)
+		if err == nil {
+			o.forget(covers)
+		}
+		o.mu.Unlock()
+		done(err)
+	})
+}
+
+// forget drops what is pending of some queues; mu is held.
+func (o *offsets) forget(these func(key string, queue int32) bool) {
+	for key, queues := range o.pending {
+		maps.DeleteFunc(queues, func(q int32, _ int64) bool { return these(key, q) })
+		if len(queues) == 0 {
+			delete(o.pending, key)
+		}
 	}
 }
 
-// dropAll forgets all queues of a key.
-func (o *offsets) dropAll(key string) {
+// only covers the queues of a table.
+func only(table map[string]map[int32]int64) func(key string, queue int32) bool {
+	return func(key string, queue int32) bool {
+		_, ok := table[key][queue]
+		return ok
+	}
+}
+
+// write gives the log what still is to be written of a record, and waits until it is.
+func (o *offsets) write(ctx context.Context, rec *record) error {
+	got := make(chan error, 1)
+	o.order.Lock()
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.pending, key)
+	for key, queues := range rec.Offsets {
+		maps.DeleteFunc(queues, func(q int32, _ int64) bool {
+			if _, ok := o.pending[key][q]; !ok {
+				return true
+			}
+			for v := range o.others {
+				if v.covers(key, q) {
+					return true
+				}
+			}
+			return false
+		})
+		if len(queues) == 0 {
+			delete(rec.Offsets, key)
+		}
+	}
+	o.mu.Unlock()
+	if len(rec.Offsets) > 0 {
+		o.b.meta.submit(*rec, func(err error) { got <- err })
+	} else {
+		got <- nil
+	}
+	o.order.Unlock()
+	return awaited(ctx, got)
 }
 
 // run writes what has gathered, and on a replica that no longer leads passes it on to the one that does.
@@ -111,7 +171,7 @@ func (o *offsets) flush(ctx context.Context) {
 		}
 		chunk(batch, perQueue, part, func(r *record, t map[string]map[int32]int64) { r.Offsets = t })
 		for _, rec := range recs {
-			if o.b.meta.write(ctx, *rec) != nil {
+			if o.write(ctx, rec) != nil {
 				return // they stay, and are written or passed on next time
 			}
 		}

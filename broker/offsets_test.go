@@ -188,3 +188,45 @@ func TestOffsetWaitsUntilDamageIsMended(t *testing.T) {
 		})
 	}
 }
+
+// What was committed before a group's offsets are deleted, set or cloned over is older than that, also while it is on its way into the log, and what is committed while the log
+// takes its time over the change is not written behind it.
+func TestCommitsDoNotUndoWhatTakesTheirPlace(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		code int32
+		ext  map[string]string
+		want string // "" = none
+	}{
+		{"group deleted", mq.CodeDeleteGroup, ext("groupName", "g", "cleanOffset", true), ""},
+		{"topic deleted", mq.CodeDeleteTopic, ext("topic", "t"), ""},
+		{"cloned", mq.CodeCloneGroupOffset, ext("srcGroup", "other", "destGroup", "g", "topic", "t", "offline", true), "3"},
+		{"reset", mq.CodeResetOffset, ext("topic", "t", "group", "g", "timestamp", 0, "isForce", true, "queueId", 0, "offset", 3), "3"},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			inCluster(t, 1, func(cfg *Config) { cfg.ServerReset = true }, func(c *cluster) {
+				p := c.client("10.1.0.1")
+				n := c.leader()
+				for range 10 {
+					p.must(n, mq.CodeSend, sendExt("t", 0), []byte("x"))
+				}
+				other := commitExt(3)
+				other["consumerGroup"] = "other"
+				p.must(n, mq.CodeUpdateConsumerOffset, other, nil)
+				p.must(n, mq.CodeUpdateConsumerOffset, commitExt(1), nil)
+				time.Sleep(time.Second)
+				c.Disk(n).SetSyncTime(300 * time.Millisecond) // offsets go into the log every 200 ms
+				p.must(n, mq.CodeUpdateConsumerOffset, commitExt(7), nil)
+				p.must(n, k.code, k.ext, nil)
+				time.Sleep(2 * time.Second)
+				got := ""
+				if at, ok := c.brokers[n].meta.offset("t@g", 0); ok {
+					got = fmt.Sprint(at)
+				}
+				if got != k.want {
+					c.T.Errorf("afterwards the offset is %q, want %q", got, k.want)
+				}
+			})
+		})
+	}
+}

@@ -257,9 +257,9 @@ func (p *pull) moveTo(key string, to int64) {
 	if p.r.toLeader() {
 		return
 	}
-	queue := map[int32]int64{p.key.ID: to}
-	b.offsets.drop(key, queue)
-	b.meta.submit(record{Kind: "reset done", Offsets: map[string]map[int32]int64{key: queue}, Resets: map[string]map[int32]int64{key: {p.key.ID: -1}}}, func(err error) {
+	moved := map[string]map[int32]int64{key: {p.key.ID: to}}
+	done := record{Kind: "reset done", Offsets: moved, Resets: map[string]map[int32]int64{key: {p.key.ID: -1}}}
+	b.offsets.override(only(moved), func() record { return done }, func(err error) {
 		if err != nil {
 			b.failed(p.r, err)
 			return
