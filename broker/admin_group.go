@@ -226,7 +226,7 @@ func (b *Broker) cloneOffsets(r *request) {
 		topics = b.topicsOf(from)
 	}
 	all := b.allOffsets()
-	rec := record{Kind: "offsets", Offsets: map[string]map[int32]int64{}}
+	rec := record{Kind: "offsets cloned", Sets: true, Offsets: map[string]map[int32]int64{}}
 	for _, topic := range topics {
 		if _, ok := b.meta.topicConfig(topic); !ok || !offline && !b.wants(from, topic) {
 			continue

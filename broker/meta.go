@@ -31,6 +31,7 @@ type record struct {
 	Groups    map[string]mq.SubscriptionGroupConfig `json:"groups,omitempty"`
 	NoGroups  []string                              `json:"noGroups,omitempty"`
 	Offsets   map[string]map[int32]int64            `json:"offsets,omitempty"` // "topic@group" → queue → offset
+	Sets      bool                                  `json:"sets,omitempty"`    // the offsets are not what consumers committed, but take its place
 	NoOffsets []string                              `json:"noOffsets,omitempty"`
 	Resets    map[string]map[int32]int64            `json:"resets,omitempty"` // as Offsets; -1 takes one back
 	Floors    map[string]map[int32]int64            `json:"floors,omitempty"` // in a full copy: how far each queue has come
@@ -59,7 +60,8 @@ type fullRecord struct {
 	Secret string `json:"secret,omitempty"` // as in leaderRecord
 	Swept  int64  `json:"swept,omitempty"`  // as in state
 
-	Gone map[string]int64 `json:"gone,omitempty"` // as in state
+	Gone  map[string]int64 `json:"gone,omitempty"`  // as in state
+	Moved map[string]int64 `json:"moved,omitempty"` // as in state
 }
 
 // change is a record on its way.
@@ -414,7 +416,7 @@ func (m *meta) full() []record {
 
 // fullOf is full for a state and the floors that belong to it.
 func (m *meta) fullOf(s *state, floors map[string]map[int32]int64) []record {
-	first := record{Kind: "full", Term: m.leading, Full: &fullRecord{Peers: maps.Clone(s.Replicas), Ver: maps.Clone(s.Versions), Secret: s.Secret, Swept: s.Swept, Gone: maps.Clone(s.Gone)}, Progress: maps.Clone(s.Progress)}
+	first := record{Kind: "full", Term: m.leading, Full: &fullRecord{Peers: maps.Clone(s.Replicas), Ver: maps.Clone(s.Versions), Secret: s.Secret, Swept: s.Swept, Gone: maps.Clone(s.Gone), Moved: maps.Clone(s.Moved)}, Progress: maps.Clone(s.Progress)}
 	recs := []record{first}
 	part := func() *record {
 		recs = append(recs, record{Kind: "full", Term: m.leading, Full: &fullRecord{}})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strconv"
 	"sync"
 	"time"
 
@@ -20,13 +21,14 @@ var errNoGroup = errors.New("no such group")
 // offsets gathers what consumers commit, until it goes into the log.
 //
 // What a leader could not write before it was replaced may be old when the next one hears of it: consumers have gone on there. So it counts
-// only where it is ahead, and only for a while (lateMax).
+// only where it is ahead and the group was not moved meanwhile (state.Moved), and only for a while (lateMax).
 type offsets struct {
 	b *Broker
 
 	mu      sync.Mutex
 	pending map[string]map[int32]int64 // not given to the log yet, or not yet applied
 	late    time.Time                  // since when pending is a former leader's; zero = it is not
+	term    int64                      // in which this replica last began to lead; what is pending was committed in it
 	others  map[*override]struct{}     // on their way
 	writing sync.Mutex                 // held by the one who writes
 	order   sync.Mutex                 // held while others or pending is looked at and what follows from it is given to the log; before mu
@@ -56,13 +58,18 @@ func (o *offsets) set(key string, queue int32, offset int64) {
 
 // get gives the offset that was committed last.
 func (o *offsets) get(key string, queue int32) (int64, bool) {
-	o.mu.Lock()
-	n, ok := o.pending[key][queue]
-	o.mu.Unlock()
-	if ok {
+	if n, ok := o.committed(key, queue); ok {
 		return n, true
 	}
 	return o.b.meta.offset(key, queue)
+}
+
+// committed is get for what is not in the log yet.
+func (o *offsets) committed(key string, queue int32) (n int64, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n, ok = o.pending[key][queue]
+	return n, ok
 }
 
 // override gives the group a change that takes the place of what is committed for the queues that it covers: what is pending of them goes into the log before it
@@ -207,23 +214,15 @@ func (o *offsets) tooLate() bool {
 }
 
 // lead begins a leadership: what is pending from a former one counts where it is ahead of the log.
-func (o *offsets) lead() {
+func (o *offsets) lead(term int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.late.IsZero() && time.Since(o.late) > lateMax {
 		clear(o.pending)
 	}
 	o.late = time.Time{}
-	for key, queues := range o.pending {
-		for q, n := range queues {
-			if at, ok := o.b.meta.offset(key, q); ok && at >= n {
-				delete(queues, q)
-			}
-		}
-		if len(queues) == 0 {
-			delete(o.pending, key)
-		}
-	}
+	o.forget(func(key string, q int32) bool { return o.b.meta.outdated(key, q, o.pending[key][q], o.term) })
+	o.term = term
 }
 
 // passOn gives offsets to the leader, as consumers do; false: there is none now.
@@ -231,10 +230,13 @@ func (o *offsets) passOn(batch map[string]map[int32]int64) bool {
 	if _, isJava := o.b.leaderAddress(o.b.ledger.Leader()); isJava {
 		return !o.b.java.behind() // these are among what it is told first
 	}
+	o.mu.Lock()
+	term := o.term
+	o.mu.Unlock()
 	for key, queues := range batch {
 		topic, group := splitOffsetKey(key)
 		for q, n := range queues {
-			if !o.b.gate.tell(mq.CodeUpdateConsumerOffset, map[string]string{"consumerGroup": group, "topic": topic, "queueId": mq.Itoa(q), "commitOffset": mq.Itoa(n), fieldLate: "1"}) {
+			if !o.b.gate.tell(mq.CodeUpdateConsumerOffset, map[string]string{"consumerGroup": group, "topic": topic, "queueId": mq.Itoa(q), "commitOffset": mq.Itoa(n), fieldLate: mq.Itoa(term)}) {
 				return false
 			}
 		}
@@ -276,13 +278,24 @@ func (b *Broker) updateOffset(r *request) {
 			r.answer(mq.Success, "Offset has been previously reset", nil)
 			return
 		}
-		if at, ok := b.offsets.get(key, queue); ok && at >= offset && r.frame.Ext[fieldLate] != "" {
+		if since, late := r.frame.Ext[fieldLate]; late && b.outdated(key, queue, offset, since) {
 			r.ok()
 			return
 		}
 		b.offsets.set(key, queue, offset)
 		r.ok()
 	})
+}
+
+// outdated tells whether what a former leader passes on says nothing any more, since being the term it was committed in.
+func (b *Broker) outdated(key string, queue int32, offset int64, since string) bool {
+	term, _ := strconv.ParseInt(since, 10, 64)         // else 0: what counts since any term
+	if at, ok := b.offsets.committed(key, queue); ok { // here, since
+		if written, ok := b.meta.offset(key, queue); at >= offset || ok && at < written {
+			return true
+		}
+	}
+	return b.meta.outdated(key, queue, offset, term)
 }
 
 // withGroup goes on with a request once its group is there; one that cannot be made is refused.

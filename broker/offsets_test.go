@@ -230,3 +230,95 @@ func TestCommitsDoNotUndoWhatTakesTheirPlace(t *testing.T) {
 		})
 	}
 }
+
+// What a former leader could not write reaches the next one late. It may be ahead, and yet older than what has moved the group there.
+func TestLateOffsetDoesNotUndoAMove(t *testing.T) {
+	ask := func(c *cluster, p *client, id string) string {
+		return p.call(id, mq.CodeQueryConsumerOffset, ext("consumerGroup", "g", "topic", "t", "queueId", 0, "setZeroIfNotFound", "false"), nil).Ext["offset"]
+	}
+	for _, k := range []struct {
+		name string
+		move func(c *cluster, p *client, id string)
+		want string // "" = none
+	}{
+		{"reset", func(c *cluster, p *client, id string) {
+			p.must(id, mq.CodeResetOffset, ext("topic", "t", "group", "g", "timestamp", 0, "isForce", true, "queueId", 0, "offset", 5), nil)
+			if f := p.call(id, mq.CodePull, pullExt("g", "t", 0, 10, 0), nil); f.Code != mq.PullOffsetMoved {
+				c.T.Errorf("pull: code %d", f.Code)
+			}
+		}, "5"},
+		{"consumer goes back", func(c *cluster, p *client, id string) { p.must(id, mq.CodeUpdateConsumerOffset, commitExt(5), nil) }, "5"},
+		{"clone", func(c *cluster, p *client, id string) {
+			other := commitExt(12)
+			other["consumerGroup"] = "other"
+			p.must(id, mq.CodeUpdateConsumerOffset, other, nil)
+			p.must(id, mq.CodeCloneGroupOffset, ext("srcGroup", "other", "destGroup", "g", "topic", "t", "offline", true), nil)
+		}, "12"},
+		{"group deleted", func(c *cluster, p *client, id string) {
+			p.must(id, mq.CodeDeleteGroup, ext("groupName", "g", "cleanOffset", true), nil)
+		}, ""},
+		{"topic made anew", func(c *cluster, p *client, id string) {
+			p.must(id, mq.CodeDeleteTopic, ext("topic", "t"), nil)
+			p.must(id, mq.CodeSend, sendExt("t", 0), []byte("x"))
+		}, ""},
+		{"consumer goes on", func(c *cluster, p *client, id string) { p.must(id, mq.CodeUpdateConsumerOffset, commitExt(20), nil) }, "25"},
+	} {
+		for _, written := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/written %v", k.name, written), func(t *testing.T) {
+				inCluster(t, 3, func(cfg *Config) { cfg.ServerReset = true }, func(c *cluster) {
+					p := c.client("10.1.0.1")
+					old := c.leader()
+					for range 30 {
+						p.must(old, mq.CodeSend, sendExt("t", 0), []byte("x"))
+					}
+					p.must(old, mq.CodeUpdateConsumerOffset, commitExt(10), nil)
+					time.Sleep(time.Second)
+					c.Partition([]string{old})
+					p.must(old, mq.CodeUpdateConsumerOffset, commitExt(25), nil)
+					c.Wait("another leader", func() bool { return !c.brokers[old].Leads() })
+					now := c.leader()
+					b := c.brokers[now]
+					if written {
+						k.move(c, p, now)
+						time.Sleep(time.Second)
+						c.Heal()
+					} else { // it comes right behind
+						time.Sleep(time.Second)
+						c.Heal()
+						k.move(c, p, now)
+					}
+					c.Wait("the old leader to follow", func() bool { return c.brokers[old].ledger.Leader() == now })
+					c.Wait("its offset to be passed on", func() bool { _, ok := c.brokers[old].offsets.committed("t@g", 0); return !ok })
+					time.Sleep(time.Second)
+					if got := ask(c, p, now); got != k.want {
+						c.T.Errorf("the offset is %q, want %q", got, k.want)
+					}
+					if n, ok := b.meta.offset("t@g", 0); ok != (k.want != "") || ok && fmt.Sprint(n) != k.want {
+						c.T.Errorf("in the log it is %d, %v; want %q", n, ok, k.want)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Moves of more groups than are remembered count for all.
+func TestMovesAreBounded(t *testing.T) {
+	cfg := NewConfig()
+	s := newState(&cfg)
+	for i := range 5000 {
+		key := offsetKey("t", fmt.Sprint("g", i))
+		s.apply(&record{Term: int64(i/100) + 1, Resets: map[string]map[int32]int64{key: {0: 1}}}, int64(i), func() state { return newState(&cfg) })
+		if len(s.Moved) > movedMax {
+			t.Fatalf("%d are remembered", len(s.Moved))
+		}
+	}
+	for i := range 5000 {
+		if key, term := offsetKey("t", fmt.Sprint("g", i)), int64(i/100)+1; !s.movedSince(key, term-1) {
+			t.Fatalf("group %d was moved in term %d, which is forgotten", i, term)
+		}
+	}
+	if s.movedSince("t@other", 50) {
+		t.Error("moved in a term that is yet to come")
+	}
+}

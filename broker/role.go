@@ -52,7 +52,7 @@ func (b *Broker) lead(ctx context.Context, term dledger.Term) (resign func()) {
 	b.meta.settle()
 	b.meta.lead(term)
 	b.term.Store(int64(term))
-	b.offsets.lead()
+	b.offsets.lead(int64(term))
 	b.gate.set(true, "", false)
 	b.log.Info("serves as leader", "term", term)
 	b.names.changed()

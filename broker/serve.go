@@ -79,7 +79,7 @@ const (
 	fieldFrom      = "__dledgerFrom"      // the client's address
 	fieldMember    = "__dledgerMember"    // the group's secret: who knows it is a member
 	fieldSettle    = "__dledgerSettle"    // the request may have been carried out already: look, from this position on, before doing it again
-	fieldLate      = "__dledgerLate"      // an offset that a former leader could not write: it counts if it is ahead
+	fieldLate      = "__dledgerLate"      // an offset that a former leader could not write, from this term: it counts if it is ahead of what came since
 	fieldUndecided = "__dledgerUndecided" // in an answer: it may yet be carried out
 )
 

@@ -37,6 +37,7 @@ type state struct {
 	LockList []lockRecord                          `json:"locks,omitempty"` // the same in the file
 	Floors   map[string]map[int32]int64            `json:"floors"`          // topic → queue → offset; see meta.floors
 	Gone     map[string]int64                      `json:"gone,omitempty"`  // topics that were deleted in the last goneLife → when, by the clock of leaders
+	Moved    map[string]int64                      `json:"moved,omitempty"` // when offsets were last moved other than by going on; see movedSince
 	Progress map[string]json.RawMessage            `json:"progress"`
 	Versions map[string]tableVersion               `json:"versions"` // of topics, groups, offsets
 	Taken    bool                                  `json:"taken,omitempty"`
@@ -63,7 +64,7 @@ const (
 func newState(cfg *Config) state {
 	s := state{Pos: -1, FullPos: -1, Replicas: map[string]string{}, Topics: map[string]mq.TopicConfig{}, Groups: map[string]mq.SubscriptionGroupConfig{},
 		Offsets: map[string]map[int32]int64{}, Resets: map[string]map[int32]int64{}, Locks: map[string]map[queueKey]lock{},
-		Floors: map[string]map[int32]int64{}, Gone: map[string]int64{}, Progress: map[string]json.RawMessage{}, Versions: map[string]tableVersion{}}
+		Floors: map[string]map[int32]int64{}, Gone: map[string]int64{}, Moved: map[string]int64{}, Progress: map[string]json.RawMessage{}, Versions: map[string]tableVersion{}}
 	for _, t := range systemTopics(cfg) {
 		s.Topics[t.TopicName] = t
 	}
@@ -107,6 +108,7 @@ func (s *state) apply(rec *record, pos int64, fresh func() state) {
 		_, comes := rec.Topics[topic]
 		return gone && !comes
 	})
+	s.noteMoves(rec)
 	s.merge(rec)
 	if len(rec.NoTopics) > 0 {
 		s.Floors = maps.Clone(s.Floors)
@@ -134,6 +136,48 @@ func (s *state) apply(rec *record, pos int64, fresh func() state) {
 	if rec.Unlock != nil {
 		s.unlock(rec.Unlock)
 	}
+}
+
+// movedMax bounds Moved; what is older counts for all groups then.
+const movedMax = 1000
+
+// movedAll is what counts for all in Moved. No topic has an empty name.
+const movedAll = ""
+
+// noteMoves notes the term in which offsets do not go on but are set, go back or end: what was committed in a term before does not count any more, however far it is.
+func (s *state) noteMoves(rec *record) {
+	moved := func(what string) { s.Moved[what] = max(s.Moved[what], rec.Term) }
+	for key, queues := range rec.Offsets {
+		old := s.Offsets[key]
+		for q, n := range queues {
+			if at, ok := old[q]; rec.Sets || ok && n < at {
+				moved(key)
+			}
+		}
+	}
+	for key := range rec.Resets {
+		moved(key)
+	}
+	for _, key := range rec.NoOffsets {
+		moved(key)
+	}
+	for _, topic := range rec.NoTopics {
+		moved(topic)
+	}
+	for _, group := range rec.NoGroups {
+		moved(offsetKey("", group))
+	}
+	if len(s.Moved) > movedMax {
+		last := slices.Max(slices.Collect(maps.Values(s.Moved)))
+		clear(s.Moved)
+		s.Moved[movedAll] = last
+	}
+}
+
+// movedSince tells whether a group's offset in a topic may have been moved since a term, other than by going on.
+func (s *state) movedSince(key string, term int64) bool {
+	topic, group := splitOffsetKey(key)
+	return max(s.Moved[key], s.Moved[topic], s.Moved[offsetKey("", group)], s.Moved[movedAll]) > term
 }
 
 // merge adds what a record sets in the tables.
@@ -186,6 +230,7 @@ func (s *state) applyFull(rec *record, pos int64, fresh func() state) {
 		n := fresh()
 		n.FullPos, n.Secret, n.Swept = pos, f.Secret, f.Swept
 		maps.Copy(n.Gone, f.Gone)
+		maps.Copy(n.Moved, f.Moved)
 		maps.Copy(n.Replicas, f.Peers)
 		maps.Copy(n.Versions, f.Ver)
 		s.building, s.before = &n, s.Pos
@@ -355,6 +400,14 @@ func (m *meta) reset(key string, queue int32) (int64, bool) {
 	return n, ok
 }
 
+// outdated tells whether an offset that was committed in an earlier term says nothing any more: the group is as far, or was moved since.
+func (m *meta) outdated(key string, queue int32, offset, term int64) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	at, ok := m.state.Offsets[key][queue]
+	return ok && at >= offset || m.state.movedSince(key, term)
+}
+
 // progress gives what a service of the leader has last written of itself; nil if nothing.
 func (m *meta) progress(name string) json.RawMessage {
 	m.mu.RLock()
@@ -474,7 +527,7 @@ func (m *meta) snapshot() (s state, takes int64, news bool) {
 	s.LockList, s.Locks, s.building = s.lockRecords(), nil, nil
 	s.Replicas, s.Progress, s.Versions = maps.Clone(s.Replicas), maps.Clone(s.Progress), maps.Clone(s.Versions)
 	s.Topics, s.Groups, s.Offsets, s.Resets = maps.Clone(s.Topics), maps.Clone(s.Groups), maps.Clone(s.Offsets), maps.Clone(s.Resets)
-	s.Gone = maps.Clone(s.Gone)
+	s.Gone, s.Moved = maps.Clone(s.Gone), maps.Clone(s.Moved)
 	return s, takes, true
 }
 
