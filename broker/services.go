@@ -126,14 +126,19 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // ended gives err to the operator, unless it only says that this leadership is over; then it waits for the end to be known here too.
 func ended(ctx context.Context, err error) error {
-	if errors.Is(err, dledger.ErrNotLeader) || errors.Is(err, dledger.ErrLeadershipLost) || errors.Is(err, dledger.ErrClosed) ||
-		errors.Is(err, msgstore.ErrNotReady) || errors.Is(err, dledger.ErrFailed) {
+	if over(err) {
 		<-ctx.Done()
 	}
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// over tells errors that say that this leadership is over.
+func over(err error) bool {
+	return errors.Is(err, dledger.ErrNotLeader) || errors.Is(err, dledger.ErrLeadershipLost) || errors.Is(err, dledger.ErrClosed) ||
+		errors.Is(err, msgstore.ErrNotReady) || errors.Is(err, dledger.ErrFailed)
 }
 
 // delivered (M3) tells whether a message of topic is stored that stands for source. One that a Java leader delivered names no source, but is the same

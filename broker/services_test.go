@@ -277,6 +277,85 @@ func mustInt(s string) int {
 	return n
 }
 
+// TestCommittedTransactionIsNeverDropped: one whose message is refused stays open, and is committed when the producer is asked again, or given up where operators
+// find it.
+func TestCommittedTransactionIsNeverDropped(t *testing.T) {
+	inCluster(t, 1, func(cfg *Config) {
+		cfg.TransactionEvery, cfg.TransactionTimeout, cfg.TransactionChecks = 3*time.Second, 2*time.Second, 2
+	}, func(c *cluster) {
+		t := c.T
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		b := c.brokers[n]
+		p.must(n, mq.CodeHeartbeat, nil, []byte(`{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[]}`))
+		p.must(n, mq.CodeSend, sendExt("t", 0), []byte("plain"))
+		ends := map[string]map[string]string{} // by unique key
+		half := func(key, prop string) {
+			f := p.must(n, mq.CodeSend, sendExt("t", 0, "sysFlag", mq.SysPrepared, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01"+key+"\x02"+prop+"\x02"), []byte(key))
+			_, pos, err := mq.ParseMsgID(f.Ext["msgId"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends[key] = ext("producerGroup", "p", "tranStateTableOffset", f.Ext["queueOffset"], "commitLogOffset", pos, "commitOrRollback", endCommit, "msgId", key, "transactionId", key)
+		}
+		half("flow control", "TIMER_DELAY_SEC\x0120")
+		half("too far ahead", "TIMER_DELAY_SEC\x0130")
+		half("no time", "TIMER_DELAY_SEC\x01soon")
+		p.must(n, mq.CodeUpdateBrokerConfig, nil, []byte("timerMaxDelaySec=25\n"))
+		b.timersWaiting.Store(timersMax)
+		for key, want := range map[string]int32{"flow control": mq.SystemError, "too far ahead": mq.MessageIllegal, "no time": mq.MessageIllegal} {
+			if f := p.call(n, mq.CodeEndTransaction, ends[key], nil); f.Code != want {
+				t.Errorf("%s: code %d, %s; want %d", key, f.Code, f.Remark, want)
+			}
+		}
+		if open := len(b.transactions.open()); open != 3 {
+			t.Errorf("%d are open, want all 3", open)
+		}
+		p.must(n, mq.CodeUpdateBrokerConfig, nil, []byte("timerMaxDelaySec=259200\n"))
+		b.timersWaiting.Store(0)
+		c.Wait("all to be asked about", func() bool { return p.got(mq.CodeCheckTransaction) >= 3 })
+		for key, want := range map[string]int32{"flow control": mq.Success, "too far ahead": mq.Success, "no time": mq.MessageIllegal} {
+			if f := p.call(n, mq.CodeEndTransaction, ends[key], nil); f.Code != want {
+				t.Errorf("%s, when asked: code %d, %s; want %d", key, f.Code, f.Remark, want)
+			}
+		}
+		time.Sleep(40 * time.Second)
+		if count, _ := p.allOf(n, "t", 1); !maps.Equal(count, map[string]int{"plain": 1, "flow control": 1, "too far ahead": 1}) {
+			t.Errorf("in the end: %v", count)
+		}
+		if given := b.store.Bounds(mq.TopicTransCheckMax, 0).Max; given != 1 || len(b.transactions.open()) != 0 {
+			t.Errorf("%d are given up, want 1; %d are open", given, len(b.transactions.open()))
+		}
+	})
+}
+
+// TestTimerMessageIsNotRefusedForWhatIsToldOfItsDelay: its properties have no room left, and it was taken.
+func TestTimerMessageIsNotRefusedForWhatIsToldOfItsDelay(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		t := c.T
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		topic := strings.Repeat("t", 100)
+		full := "" // grows until the log takes no more
+		for step := 16 << 10; step > 0; step /= 2 {
+			m := &mq.Message{Topic: topic}
+			m.Properties, _ = c.brokers[n].stamped("TIMER_DELAY_SEC\x0110000\x02UNIQ_KEY\x01U\x02a\x01" + full + strings.Repeat("x", step) + "\x02")
+			if c.brokers[n].divert(m); len(m.Properties) <= mq.PropertiesMax {
+				full += strings.Repeat("x", step)
+			}
+		}
+		p.must(n, mq.CodeSend, sendExt(topic, 0, "properties", "TIMER_DELAY_SEC\x0110000\x02UNIQ_KEY\x01U\x02a\x01"+full+"\x02"), []byte("full"))
+		time.Sleep(10010 * time.Second)
+		p = c.client("10.1.0.2") // the connection was idle for too long
+		if count, _ := p.allOf(n, topic, 1); !maps.Equal(count, map[string]int{"full": 1}) {
+			t.Errorf("came: %v", count)
+		}
+		if b := c.brokers[n].store.Bounds(mq.TopicTimer, 0); b.Max != 2 {
+			t.Errorf("stored %d times among the timers, want 2", b.Max)
+		}
+	})
+}
+
 // TestUndecidedTransactionIsGivenUp after it was asked about often enough.
 func TestUndecidedTransactionIsGivenUp(t *testing.T) {
 	inCluster(t, 1, func(cfg *Config) { cfg.TransactionEvery, cfg.TransactionChecks = time.Second, 3 }, func(c *cluster) {
@@ -309,6 +388,25 @@ func TestUndecidedTransactionIsGivenUp(t *testing.T) {
 		if b := c.brokers[n].store.Bounds(mq.TopicTransCheckMax, 0); b.Max != 1 {
 			c.T.Errorf("%d are given up, want 1", b.Max)
 		}
+	})
+}
+
+// TestTransactionsGoOnAfterAFullDisk that kept one from being given up.
+func TestTransactionsGoOnAfterAFullDisk(t *testing.T) {
+	inCluster(t, 1, func(cfg *Config) {
+		cfg.TransactionEvery, cfg.TransactionTimeout, cfg.TransactionChecks = time.Second, time.Second, 1
+	}, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		p.must(n, mq.CodeSend, sendExt("t", 0, "sysFlag", mq.SysPrepared, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01U\x02"), []byte("half"))
+		c.Disk(n).SetFree(0)
+		c.Wait("the disk to be full", func() bool { return p.call(n, mq.CodeSend, sendExt("t", 0), make([]byte, 1<<20)).Code != mq.Success })
+		time.Sleep(10 * time.Second)
+		if given := c.brokers[n].store.Bounds(mq.TopicTransCheckMax, 0).Max; given != 0 {
+			c.T.Fatalf("%d are given up on a full disk", given)
+		}
+		c.Disk(n).SetFree(-1)
+		c.Wait("it to be given up", func() bool { return c.brokers[n].store.Bounds(mq.TopicTransCheckMax, 0).Max == 1 })
 	})
 }
 

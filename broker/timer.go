@@ -290,10 +290,10 @@ func (t *timers) replacement(ctx context.Context, w timer, now int64) (*mq.Messa
 			rolls = 0
 		}
 		real.Topic, real.QueueID = mq.TopicTimer, 0
-		real.SetProp(mq.PropTimerRollTimes, mq.Itoa(rolls+1))
+		tell(real, mq.PropTimerRollTimes, mq.Itoa(rolls+1))
 	} else {
 		real.DelProp(mq.PropRealTopic, mq.PropRealQueueID) // consumers see how it was delayed; PropTimerOutMs says that it was
-		real.SetProp(mq.PropTimerDequeueMs, mq.Itoa(now))
+		tell(real, mq.PropTimerDequeueMs, mq.Itoa(now))
 	}
 	if w.offset < t.old {
 		for _, topic := range []string{real.Topic, mq.TopicTimer} {
@@ -304,4 +304,11 @@ func (t *timers) replacement(ctx context.Context, w timer, now int64) (*mq.Messa
 		}
 	}
 	return real, nil
+}
+
+// tell sets a property that only tells how a message was delayed, if there is room: what was taken once is not refused for its sake.
+func tell(m *mq.Message, name, value string) {
+	if len(m.Properties)+len(name)+len(value)+2 <= mq.PropertiesMax {
+		m.SetProp(name, value)
+	}
 }

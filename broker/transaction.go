@@ -30,14 +30,15 @@ type half struct {
 	offset int64 // in the queue of halves
 	pos    int64 // physical offset
 	stored int64 // ms
-	busy   bool  // its end is being stored
 	checks int
+
+	busy chan struct{} // its end is being stored, until this is closed; nil = nobody ends it
 }
 
 // transactions knows the open ones while this replica leads (TransactionalMessageServiceImpl in the Java original).
 //
 //  1. halves below low are done; of those from low to read, the open ones are in halves;
-//  2. a half is ended by whom has made it busy, once.
+//  2. a half is ended by whom has made it busy, once. Who comes meanwhile waits for what becomes of it.
 type transactions struct {
 	b *Broker
 
@@ -97,6 +98,29 @@ func committed(m *mq.Message) (*mq.Message, bool) {
 	return real, true
 }
 
+// real is what a commit stores: the real message of a half, or what stands for it while it is delayed.
+func (b *Broker) real(m *mq.Message) (*mq.Message, error) {
+	real, ok := committed(m)
+	if !ok {
+		return nil, &notCommittedError{mq.SystemError, "it names no topic"}
+	}
+	if code, remark := b.divert(real); code != mq.Success {
+		return nil, &notCommittedError{code, remark}
+	}
+	return real, nil
+}
+
+// notCommittedError: the message is refused, for now or for good. Its half stays open, so a later answer of the producer commits it, or it is given up where
+// operators find it; what was acknowledged as a half is never dropped.
+type notCommittedError struct {
+	code   int32
+	remark string
+}
+
+func (e *notCommittedError) Error() string {
+	return "not committed, the transaction stays open: " + e.remark
+}
+
 // mark is what says that a half is done.
 func (b *Broker) mark(m *mq.Message) *mq.Message {
 	now := milliseconds(time.Now())
@@ -154,9 +178,12 @@ func (b *Broker) endTransaction(r *request) {
 		r.unread(unread)
 		return
 	}
+	var not *notCommittedError
 	switch {
 	case err == nil:
 		r.ok()
+	case errors.As(err, &not):
+		r.refuse(not.code, "%v", err)
 	case errors.Is(err, dledger.ErrNotLeader), errors.Is(err, msgstore.ErrNotReady):
 		b.gate.retry(r, err.Error())
 	default:
@@ -164,7 +191,7 @@ func (b *Broker) endTransaction(r *request) {
 	}
 }
 
-// end ends the transaction of a half message, unless that is done already or being done.
+// end ends the transaction of a half message, unless that is done already or being done. With an error it is open as before, or its end may yet be committed.
 func (t *transactions) end(ctx context.Context, m *mq.Message, commit bool) error {
 	t.mu.Lock()
 	ready := t.ready
@@ -183,41 +210,59 @@ func (t *transactions) end(ctx context.Context, m *mq.Message, commit bool) erro
 	if err := t.look(); err != nil {
 		return err
 	}
-	t.mu.Lock()
-	h := t.halves[m.QueueOffset]
-	if t.ready != ready || h == nil || h.busy || h.pos != m.PhysicalOffset {
-		same := t.ready == ready
-		t.mu.Unlock()
-		if !same {
-			return errNotServing
-		}
-		return nil // it is ended
+	h, err := t.hold(ctx, ready, m)
+	if h == nil {
+		return err
 	}
-	h.busy = true
-	t.mu.Unlock()
 	var msgs []*mq.Message
 	if commit {
-		real, ok := committed(m)
-		if !ok {
-			t.b.log.Error("a half message names no topic; it is dropped", "offset", m.QueueOffset)
-		} else if code, remark := t.b.divert(real); code != mq.Success {
-			t.b.log.Error("a committed message cannot be stored; it is dropped", "topic", real.Topic, "reason", remark)
-		} else {
-			msgs = append(msgs, real)
+		real, err := t.b.real(m)
+		if err != nil {
+			return t.still(h, err)
 		}
+		msgs = append(msgs, real)
 	}
-	err := t.b.keepFor(ctx, append(msgs, t.b.mark(m)))
-	if errors.Is(err, errDropped) {
-		t.b.log.Error("a committed message cannot be stored; it is dropped", "topic", msgs[0].Topic, "error", err)
-		err = t.b.keepFor(ctx, []*mq.Message{t.b.mark(m)})
-	}
+	err = t.b.keepFor(ctx, append(msgs, t.b.mark(m)))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h.busy = false
+	h.release()
 	if t.ready == ready && err == nil {
 		t.finish(h.offset, math.MaxInt64)
 	}
 	return err
+}
+
+// hold makes the half of a message busy, once nobody else ends it; nil: it is ended, or err.
+func (t *transactions) hold(ctx context.Context, ready chan struct{}, m *mq.Message) (*half, error) {
+	for {
+		t.mu.Lock()
+		h := t.halves[m.QueueOffset]
+		switch {
+		case t.ready != ready:
+			t.mu.Unlock()
+			return nil, errNotServing
+		case h == nil || h.pos != m.PhysicalOffset:
+			t.mu.Unlock()
+			return nil, nil
+		case h.busy == nil:
+			h.busy = make(chan struct{})
+			t.mu.Unlock()
+			return h, nil
+		}
+		busy := h.busy
+		t.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, errNotServing
+		}
+	}
+}
+
+// release ends what hold began. The caller holds mu of transactions.
+func (h *half) release() {
+	close(h.busy)
+	h.busy = nil
 }
 
 // finish notes that a half is done. The caller holds mu.
@@ -459,20 +504,22 @@ func (t *transactions) check(ctx context.Context) error {
 			continue
 		}
 		t.mu.Lock()
-		busy := h.busy || t.halves[h.offset] != h
+		busy := h.busy != nil || t.halves[h.offset] != h
 		if !busy {
 			h.checks++
 		}
 		give := h.checks > t.b.conf().TransactionChecks
 		if !busy && give {
-			h.busy = true
+			h.busy = make(chan struct{})
 		}
 		t.mu.Unlock()
 		switch {
 		case busy:
 		case give:
-			if err := t.discard(ctx, h, &m); err != nil {
+			if err := t.discard(ctx, h, &m); over(err) || ctx.Err() != nil {
 				return err
+			} else if err != nil { // the disk is full, or too many changes wait
+				t.b.log.Warn("a transaction cannot be given up now; that is tried again", "offset", h.offset, "error", err)
 			}
 		default:
 			t.b.ask(&m, h.checks)
@@ -484,7 +531,7 @@ func (t *transactions) check(ctx context.Context) error {
 // still notes that a half is as it was, and gives err back.
 func (t *transactions) still(h *half, err error) error {
 	t.mu.Lock()
-	h.busy = false
+	h.release()
 	t.mu.Unlock()
 	return err
 }
@@ -507,7 +554,7 @@ func (t *transactions) discard(ctx context.Context, h *half, m *mq.Message) erro
 	err := t.b.keepFor(ctx, []*mq.Message{&kept, t.b.mark(m)})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h.busy = false
+	h.release()
 	if err == nil {
 		t.finish(h.offset, math.MaxInt64)
 	}
