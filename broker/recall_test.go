@@ -74,6 +74,68 @@ func TestTimerMessagesAreRecalledByTheirHandle(t *testing.T) {
 	})
 }
 
+// timerKey sends a timer message that has this unique key for its body, and gives its handle.
+func (cl *client) timerKey(id, key string, at time.Time) string {
+	cl.c.T.Helper()
+	return cl.must(id, mq.CodeSend, sendExt("t", 0, "properties", fmt.Sprintf("TIMER_DELIVER_MS\x01%d\x02UNIQ_KEY\x01%s\x02", at.UnixMilli(), key)), []byte(key)).Ext["recallHandle"]
+}
+
+// TestRecallHoldsForTheNextLeader, which has to read far to find it, and begins when what it takes back is due.
+func TestRecallHoldsForTheNextLeader(t *testing.T) {
+	inCluster(t, 3, func(cfg *Config) { cfg.Recall = true }, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		at := time.Now().Add(20 * time.Second).Truncate(time.Second)
+		handle := p.timerKey(n, "A", at)
+		for i := range 1100 {
+			p.timerKey(n, fmt.Sprint("O", i), at.Add(time.Minute))
+		}
+		p.must(n, mq.CodeRecallMessage, ext("producerGroup", "p", "topic", "t", "recallHandle", handle), nil)
+		if left := time.Until(at); left < 2*time.Second {
+			c.T.Fatalf("recalled only %v before it is due", left)
+		}
+		time.Sleep(time.Until(at) - 50*time.Millisecond)
+		c.kill(n)
+		now := c.leader()
+		if time.Now().Before(at) {
+			c.T.Fatal("the next one leads before it is due")
+		}
+		time.Sleep(5 * time.Second)
+		if count, _ := p.allOf(now, "t", 1); len(count) != 0 {
+			c.T.Errorf("delivered: %v", count)
+		}
+		time.Sleep(65 * time.Second)
+		p = c.client("10.1.0.2") // the connection was idle for too long
+		if count, _ := p.allOf(now, "t", 1); len(count) != 1100 || count["A"] != 0 {
+			c.T.Errorf("in the end %d, want 1100; of the recalled one %d", len(count), count["A"])
+		}
+	})
+}
+
+// TestRecallHoldsWhileManyAreDelivered: it comes while those that are due before are.
+func TestRecallHoldsWhileManyAreDelivered(t *testing.T) {
+	inCluster(t, 1, func(cfg *Config) { cfg.Recall = true }, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		at := time.Now().Add(20 * time.Second).Truncate(time.Second)
+		for i := range 2000 {
+			p.timerKey(n, fmt.Sprint("O", i), at)
+		}
+		handle := p.timerKey(n, "A", at.Add(2*time.Second))
+		time.Sleep(time.Until(at) - 100*time.Millisecond)
+		c.Disk(n).SetSyncTime(200 * time.Millisecond)
+		time.Sleep(time.Second)
+		p.must(n, mq.CodeRecallMessage, ext("producerGroup", "p", "topic", "t", "recallHandle", handle), nil)
+		if b := c.brokers[n].store.Bounds("t", 0); b.Max == 0 || b.Max == 2000 {
+			c.T.Fatalf("%d are delivered", b.Max)
+		}
+		time.Sleep(20 * time.Second)
+		if count, _ := p.allOf(n, "t", 1); len(count) != 2000 || count["A"] != 0 {
+			c.T.Errorf("in the end %d, want 2000; of the recalled one %d", len(count), count["A"])
+		}
+	})
+}
+
 func TestRecallHandleIsThatOfTheOriginal(t *testing.T) {
 	var file struct{ Bodies map[string]json.RawMessage }
 	text, err := golden.Read("rocketmq-bodies.json")

@@ -91,8 +91,12 @@ func (h *timerHeap) Pop() any {
 
 // timers is the service while it runs.
 //
-//  1. every message of the queue below low is dealt with; of those from low to read, the ones in done are, the others are in waiting;
-//  2. messages below old may have been dealt with by an earlier leader: the index knows.
+//  1. every message of the queue below low is dealt with; of those from low to read, the ones in done are, the others are in waiting
+//     or in unread;
+//  2. messages below old may have been dealt with by an earlier leader: the index knows;
+//  3. before anything is delivered, all that came to the queue until then is read, in particular all that an earlier leader has acknowledged: it may take back what
+//     is due;
+//  4. one that takes another back is done after all that are due at its time, so the next leader finds it in front of what it takes back.
 type timers struct {
 	b       *Broker
 	low     int64
@@ -100,9 +104,16 @@ type timers struct {
 	old     int64
 	done    map[int64]bool
 	waiting timerHeap
-	taken   map[string]int64 // keys of messages that are taken back, and when those are due
-	unread  int64            // due time of the first that could not be read at the last look; math.MaxInt64 = none
+	taken   map[taken][]int64 // what is taken back, and the offsets of the messages that say so
+	unread  []timer           // whose time has come, and which could not be read
+	again   int64             // ms; when that is tried again
 	saved   progress
+}
+
+// taken names a message that is taken back.
+type taken struct {
+	key string // its topic and unique key
+	due int64
 }
 
 // timerProgress is what stands in the log of it.
@@ -112,7 +123,7 @@ type timerProgress struct {
 
 // timed delivers until ctx ends.
 func (b *Broker) timed(ctx context.Context, _ dledger.Term) error {
-	t := &timers{b: b, done: map[int64]bool{}, taken: map[string]int64{}, unread: math.MaxInt64, saved: progress{b: b, name: serviceTimer}}
+	t := &timers{b: b, done: map[int64]bool{}, taken: map[taken][]int64{}, saved: progress{b: b, name: serviceTimer}}
 	b.timerInfo.begin()
 	defer b.timersWaiting.Store(0)
 	var p timerProgress
@@ -121,31 +132,55 @@ func (b *Broker) timed(ctx context.Context, _ dledger.Term) error {
 	}
 	t.low, t.read, t.old = p.Low, p.Low, b.store.MaxOffset(mq.TopicTimer, 0)
 	for ctx.Err() == nil {
-		more, err := t.look()
+		err := t.catchUp(ctx)
 		behind := errors.Is(err, errUnread)
-		if err == nil || behind {
+		if err == nil {
 			err = t.deliver(ctx)
 		}
-		if err != nil {
+		if err != nil && !behind {
 			return ended(ctx, err)
 		}
-		b.timersWaiting.Store(int64(len(t.waiting)))
-		b.timerInfo.at(t.read, t.delivered(milliseconds(time.Now())))
-		t.saved.save(timerProgress{t.low})
-		until := time.Now().Add(progressEvery)
+		b.timersWaiting.Store(int64(len(t.waiting) + len(t.unread)))
+		now := time.Now()
+		until := now.Add(progressEvery)
 		if behind {
-			until = time.Now().Add(time.Second)
+			until = now.Add(unreadAgain)
+		} else {
+			b.timerInfo.at(t.read, t.delivered(milliseconds(now)))
+			until = t.next(until)
 		}
-		if len(t.waiting) > 0 {
-			if at := time.UnixMilli(t.waiting[0].act); at.Before(until) {
-				until = at
-			}
-		}
-		if !more {
-			wait(ctx, b.alarms.timer, until)
-		}
+		t.saved.save(timerProgress{t.low})
+		wait(ctx, b.alarms.timer, until)
 	}
 	return nil
+}
+
+// catchUp reads what is in the queue now. errUnread: not all of it, for now.
+func (t *timers) catchUp(ctx context.Context) error {
+	end := t.b.store.MaxOffset(mq.TopicTimer, 0) // not below old
+	for more := true; more && t.read != end && ctx.Err() == nil; {
+		var err error
+		if more, err = t.look(); err != nil {
+			return err
+		}
+	}
+	if t.read < end {
+		return errUnread
+	}
+	return nil
+}
+
+// next is when something is to be done, at the latest at until.
+func (t *timers) next(until time.Time) time.Time {
+	if len(t.waiting) > 0 {
+		if at := time.UnixMilli(t.waiting[0].act); at.Before(until) {
+			until = at
+		}
+	}
+	if at := time.UnixMilli(t.again); len(t.unread) > 0 && at.Before(until) {
+		until = at
+	}
+	return until
 }
 
 // look reads what has come to the queue; more: there is more of it. errUnread: but it cannot be read for now.
@@ -183,7 +218,8 @@ func (t *timers) look() (more bool, err error) {
 		}
 		due += timerPrecision // the time was rounded down
 		if key := m.Prop(mq.PropTimerDelUniqKey); key != "" {
-			t.taken[strings.Clone(key)] = due
+			k := taken{strings.Clone(key), due}
+			t.taken[k] = append(t.taken[k], m.QueueOffset)
 		} else {
 			t.b.timerInfo.count(m.Prop(mq.PropRealTopic), 1)
 		}
@@ -195,6 +231,9 @@ func (t *timers) look() (more bool, err error) {
 
 // finish notes that a message is dealt with.
 func (t *timers) finish(offset int64) {
+	if offset < t.low {
+		return
+	}
 	t.done[offset] = true
 	for t.done[t.low] {
 		delete(t.done, t.low)
@@ -202,87 +241,104 @@ func (t *timers) finish(offset int64) {
 	}
 }
 
-// deliver stores what is due in its real topic, and again among the timers what waits for long.
+// deliver stores what is due in its real topic, and again among the timers what waits for long; a batch at most, as the queue is looked at before the next.
 func (t *timers) deliver(ctx context.Context) error {
-	t.unread = math.MaxInt64
-	for len(t.waiting) > 0 && ctx.Err() == nil {
-		now := milliseconds(time.Now())
-		var batch []*mq.Message
-		var offsets []int64
-		for len(t.waiting) > 0 && t.waiting[0].act <= now && len(offsets) < timerBatch {
-			w := heap.Pop(&t.waiting).(timer)
-			m, err := t.replacement(ctx, w, now)
-			if errors.Is(err, errUnread) {
-				w.act, t.unread = now+time.Second.Milliseconds(), min(t.unread, w.due)
-				heap.Push(&t.waiting, w)
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if m != nil {
-				batch = append(batch, m)
-			}
+	now := milliseconds(time.Now())
+	if len(t.unread) > 0 && t.again <= now {
+		for _, w := range t.unread {
+			heap.Push(&t.waiting, w)
+		}
+		t.unread = nil
+	}
+	var batch []*mq.Message
+	var offsets []int64
+	for n := 0; len(t.waiting) > 0 && t.waiting[0].act <= now && n < timerBatch; n++ {
+		w := heap.Pop(&t.waiting).(timer)
+		m, done, err := t.replacement(ctx, w, now)
+		if errors.Is(err, errUnread) {
+			t.unread, t.again = append(t.unread, w), now+unreadAgain.Milliseconds()
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if m != nil {
+			batch = append(batch, m)
+		}
+		if done {
 			offsets = append(offsets, w.offset)
 		}
-		if len(batch) > 0 {
-			if err := t.b.keepOrDrop(ctx, batch, "a timer message cannot be stored in its topic; it is dropped"); err != nil {
-				return err
-			}
-		}
-		for _, o := range offsets {
-			t.finish(o)
-		}
-		if len(offsets) == 0 {
-			break
+	}
+	if len(batch) > 0 {
+		if err := t.b.keepOrDrop(ctx, batch, "a timer message cannot be stored in its topic; it is dropped"); err != nil {
+			return err
 		}
 	}
-	now := milliseconds(time.Now())
-	for key, due := range t.taken {
-		if due+timerPrecision < now && t.read == t.b.store.MaxOffset(mq.TopicTimer, 0) {
-			delete(t.taken, key)
+	for _, o := range offsets {
+		t.finish(o)
+	}
+	if len(t.waiting) > 0 && t.waiting[0].act <= now {
+		return nil // there is more
+	}
+	for k, offsets := range t.taken {
+		if k.due < min(now, t.firstUnread()) {
+			for _, o := range offsets {
+				t.finish(o)
+			}
+			delete(t.taken, k)
 		}
 	}
 	return nil
 }
 
+// firstUnread is the earliest due time of those in unread; math.MaxInt64 = there is none.
+func (t *timers) firstUnread() int64 {
+	first := int64(math.MaxInt64)
+	for _, w := range t.unread {
+		first = min(first, w.due)
+	}
+	return first
+}
+
 // delivered gives the time before which no message waits any more.
 func (t *timers) delivered(now int64) int64 {
-	first := t.unread
+	first := t.firstUnread()
 	if len(t.waiting) > 0 {
 		first = min(first, t.waiting[0].due)
 	}
 	return min(now/timerPrecision*timerPrecision, first-timerPrecision)
 }
 
-// replacement is what is stored in place of a message whose time has come; nil: nothing.
-func (t *timers) replacement(ctx context.Context, w timer, now int64) (*mq.Message, error) {
+// replacement is what is stored in place of a message whose time has come; nil: nothing. Then done tells whether that was all: it is not for one that takes another
+// back.
+func (t *timers) replacement(ctx context.Context, w timer, now int64) (m *mq.Message, done bool, err error) {
 	g := t.b.store.Get(mq.TopicTimer, 0, w.offset, 1, 1, nil)
 	if g.Status == msgstore.OffsetFoundNull && !t.b.lost(mq.TopicTimer, 0, w.offset, g.Err) {
-		return nil, errUnread
+		return nil, false, errUnread
 	}
 	if g.Status != msgstore.Found {
 		t.b.log.Error("a timer message cannot be read; it is lost", "offset", w.offset, "due", w.due, "found", g.Status.String())
-		return nil, nil
+		return nil, true, nil
 	}
-	m, _, err := mq.ParseStored(g.Messages[0])
+	stored, _, err := mq.ParseStored(g.Messages[0])
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
+	m = &stored
 	deletes := mq.PropHas(m.Properties, mq.PropTimerDelUniqKey)
 	if !deletes {
 		t.b.timerInfo.count(m.Prop(mq.PropRealTopic), -1)
 	}
 	if deletes && w.due <= now {
-		return nil, nil
+		return nil, false, nil
 	}
-	if due, ok := t.taken[m.Prop(mq.PropRealTopic)+"_"+m.Prop(mq.PropUniqKey)]; ok && due == w.due {
-		return nil, nil
+	if _, ok := t.taken[taken{m.Prop(mq.PropRealTopic) + "_" + m.Prop(mq.PropUniqKey), w.due}]; ok && !deletes {
+		return nil, true, nil
 	}
-	real, ok := restored(&m)
+	real, ok := restored(m)
 	if !ok {
 		t.b.log.Error("a timer message names no topic; it is dropped", "offset", w.offset)
-		return nil, nil
+		return nil, true, nil
 	}
 	if w.due > now { // once more
 		rolls, err := strconv.Atoi(m.Prop(mq.PropTimerRollTimes))
@@ -297,13 +353,13 @@ func (t *timers) replacement(ctx context.Context, w timer, now int64) (*mq.Messa
 	}
 	if w.offset < t.old {
 		for _, topic := range []string{real.Topic, mq.TopicTimer} {
-			had, err := t.b.delivered(ctx, topic, m.Prop(mq.PropUniqKey), &m)
+			had, err := t.b.delivered(ctx, topic, m.Prop(mq.PropUniqKey), m)
 			if err != nil || had {
-				return nil, err
+				return nil, had, err
 			}
 		}
 	}
-	return real, nil
+	return real, true, nil
 }
 
 // tell sets a property that only tells how a message was delayed, if there is room: what was taken once is not refused for its sake.
