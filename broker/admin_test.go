@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -282,6 +283,54 @@ func TestGroupsAreAdministered(t *testing.T) {
 }
 
 // A reset holds although the consumer goes on committing what it had, and although leadership moves in between.
+// TestWhatOperatorsMakeIsNotOverwritten by the default of a client that names it at the same time, for a topic and for a group, whichever comes first.
+func TestWhatOperatorsMakeIsNotOverwritten(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		t := c.T
+		p, q := c.client("10.1.0.1"), c.client("10.1.0.2")
+		n := c.leader()
+		for _, id := range c.IDs() {
+			c.Disk(id).SetSyncTime(20 * time.Millisecond)
+		}
+		for _, cl := range []*client{p, q} {
+			cl.must(n, mq.CodeSend, sendExt("warm", 0), []byte("x")) // connects
+		}
+		both := func(first, second func()) {
+			var wg sync.WaitGroup
+			wg.Go(first)
+			time.Sleep(5 * time.Millisecond) // it is on its way
+			wg.Go(second)
+			wg.Wait()
+		}
+		for i, order := range []func(operator, client func()){both, func(operator, client func()) { both(client, operator) }} {
+			name := fmt.Sprint(i)
+			order(func() {
+				p.must(n, mq.CodeCreateGroup, nil, []byte(`{"groupName":"g`+name+`","retryMaxTimes":3,"consumeEnable":false}`))
+			}, func() {
+				q.must(n, mq.CodeHeartbeat, nil, heart("a", "g"+name, "t"+name))
+			})
+			if g, ok := c.brokers[n].meta.groupConfig("g" + name); !ok || g.RetryMaxTimes != 3 || g.ConsumeEnable {
+				t.Errorf("order %d: the group is %+v", i, g)
+			}
+			if _, ok := c.brokers[n].meta.topicConfig(mq.RetryTopic("g" + name)); !ok {
+				t.Errorf("order %d: the group has no retry topic", i)
+			}
+			order(func() {
+				p.must(n, mq.CodeCreateTopic, ext("topic", "t"+name, "defaultTopic", mq.TopicDefault, "readQueueNums", 16, "writeQueueNums", 16, "perm", 6,
+					"topicFilterType", mq.FilterSingleTag, "topicSysFlag", 0, "order", false), nil)
+			}, func() {
+				q.must(n, mq.CodeSend, sendExt("t"+name, 0), []byte("x"))
+			})
+			if made, ok := c.brokers[n].meta.topicConfig("t" + name); !ok || made.WriteQueueNums != 16 {
+				t.Errorf("order %d: the topic is %+v", i, made)
+			}
+			if route, _ := p.route("t" + name); len(route.QueueDatas) != 1 || route.QueueDatas[0].WriteQueueNums != 16 {
+				t.Errorf("order %d: the route is %+v", i, route.QueueDatas)
+			}
+		}
+	})
+}
+
 func TestOffsetsAreReset(t *testing.T) {
 	inCluster(t, 3, nil, func(c *cluster) {
 		t := c.T

@@ -25,6 +25,7 @@ type record struct {
 	At   int64  `json:"at"`
 	Term int64  `json:"term,omitempty"`
 
+	Absent    bool                                  `json:"absent,omitempty"` // Topics and Groups are defaults for those that are not there: a client has named them
 	Leader    *leaderRecord                         `json:"leader,omitempty"`
 	Topics    map[string]mq.TopicConfig             `json:"topics,omitempty"`
 	NoTopics  []string                              `json:"noTopics,omitempty"`

@@ -93,6 +93,10 @@ func (s *state) apply(rec *record, pos int64, fresh func() state) {
 			s.Secret = rec.Leader.Secret
 		}
 	}
+	if rec.Absent {
+		maps.DeleteFunc(rec.Topics, func(name string, _ mq.TopicConfig) bool { _, there := s.Topics[name]; return there })
+		maps.DeleteFunc(rec.Groups, func(name string, _ mq.SubscriptionGroupConfig) bool { _, there := s.Groups[name]; return there })
+	}
 	if len(rec.Topics) > 0 || len(rec.NoTopics) > 0 {
 		s.touch(tableTopics, rec.At)
 	}

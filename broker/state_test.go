@@ -25,7 +25,7 @@ func randomRecord(r *rand.Rand) record {
 		}
 		return m
 	}
-	rec := record{At: r.Int64N(1 << 40), Term: r.Int64N(5)}
+	rec := record{At: r.Int64N(1 << 40), Term: r.Int64N(5), Absent: r.IntN(3) == 0}
 	switch r.IntN(9) {
 	case 0:
 		rec.Leader = &leaderRecord{ID: name("n"), Address: name("address")}
@@ -168,6 +168,27 @@ func TestStateDoesNotDependOnSettings(t *testing.T) {
 			both(m.fullOf(&a, a.Floors), int64(i)*1000+1)
 			same(i + 1)
 		}
+	}
+}
+
+// TestDefaultsComeOnlyWhereNothingIs: such a record changes nothing that is there, and no version either.
+func TestDefaultsComeOnlyWhereNothingIs(t *testing.T) {
+	cfg := NewConfig()
+	cfg.Name = "a"
+	fresh := func() state { return newState(&cfg) }
+	s := fresh()
+	for i, queues := range []int32{4, 8, 16} {
+		g := mq.DefaultGroup("g")
+		g.RetryQueueNums = queues
+		s.apply(&record{Absent: i > 0, Topics: map[string]mq.TopicConfig{"t": mq.NewTopicConfig("t", queues, 6)}, Groups: map[string]mq.SubscriptionGroupConfig{"g": g}}, int64(i), fresh)
+	}
+	if s.Topics["t"].WriteQueueNums != 4 || s.Groups["g"].RetryQueueNums != 4 || s.Versions[tableTopics].Counter != 1 || s.Versions[tableGroups].Counter != 1 {
+		t.Errorf("%+v, %+v, versions %v", s.Topics["t"], s.Groups["g"], s.Versions)
+	}
+	s.apply(&record{NoTopics: []string{"t"}}, 3, fresh)
+	s.apply(&record{Absent: true, Topics: map[string]mq.TopicConfig{"t": mq.NewTopicConfig("t", 2, 6)}}, 4, fresh)
+	if s.Topics["t"].WriteQueueNums != 2 {
+		t.Errorf("after it was deleted: %+v", s.Topics["t"])
 	}
 }
 

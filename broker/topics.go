@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"dledger"
@@ -59,13 +60,34 @@ func (b *Broker) makeTopics(topics []mq.TopicConfig, done func(error)) {
 	for _, t := range topics {
 		set[t.TopicName] = t
 	}
-	b.meta.submit(record{Kind: "topics", Topics: set}, func(err error) {
-		if err != nil {
+	b.submitTopics(record{Kind: "topics", Topics: set}, topics, done)
+}
+
+// makeDefault makes a topic as makeTopics does, for a client that has named it: what somebody else makes meanwhile stays as it is.
+func (b *Broker) makeDefault(t mq.TopicConfig, done func(error)) {
+	b.submitTopics(record{Kind: "topics", Absent: true, Topics: map[string]mq.TopicConfig{t.TopicName: t}}, []mq.TopicConfig{t}, done)
+}
+
+// submitTopics submits a record that makes topics.
+func (b *Broker) submitTopics(rec record, topics []mq.TopicConfig, done func(error)) {
+	b.meta.submit(rec, func(err error) {
+		if err != nil || len(topics) == 0 {
 			done(err)
 			return
 		}
-		b.names.topics(topics, func() { done(nil) })
+		b.names.topics(b.asMade(topics), func() { done(nil) })
 	})
+}
+
+// asMade gives topics as they are now: somebody else may have made or changed them.
+func (b *Broker) asMade(topics []mq.TopicConfig) []mq.TopicConfig {
+	made := slices.Clone(topics)
+	for i, t := range topics {
+		if now, ok := b.meta.topicConfig(t.TopicName); ok {
+			made[i] = now
+		}
+	}
+	return made
 }
 
 // topicForSend gives the topic that a producer sends to. One that is not there is made in the likeness of template, if that allows it, or for
@@ -91,12 +113,12 @@ func (b *Broker) topicForSend(r *request, name, template string, queues int32, l
 		t = mq.NewTopicConfig(name, n, like.Perm&^mq.PermInherit)
 		t.TopicSysFlag, t.TopicFilterType = like.TopicSysFlag, like.TopicFilterType
 	}
-	b.makeTopics([]mq.TopicConfig{t}, func(err error) {
+	b.makeDefault(t, func(err error) {
 		if err != nil {
 			b.failed(r, err)
 			return
 		}
-		later(t)
+		later(b.asMade([]mq.TopicConfig{t})[0])
 	})
 	return nil
 }
@@ -127,7 +149,7 @@ func (b *Broker) ensureTopic(t mq.TopicConfig, done func(error)) {
 		done(nil)
 		return
 	}
-	b.makeTopics([]mq.TopicConfig{t}, done)
+	b.makeDefault(t, done)
 }
 
 // ensureGroup makes a subscription group and its retry topic if they are not there; done follows when they are. Only the leader can.
@@ -149,7 +171,7 @@ func (b *Broker) ensureGroup(name string, done func(error)) {
 		}
 		config = mq.DefaultGroup(name)
 	}
-	rec := record{Kind: "groups"}
+	rec := record{Kind: "groups", Absent: true}
 	if !known {
 		rec.Groups = map[string]mq.SubscriptionGroupConfig{name: config}
 	}
@@ -162,13 +184,7 @@ func (b *Broker) ensureGroup(name string, done func(error)) {
 		done(nil)
 		return
 	}
-	b.meta.submit(rec, func(err error) {
-		if err != nil || made == nil {
-			done(err)
-			return
-		}
-		b.names.topics(made, func() { done(nil) })
-	})
+	b.submitTopics(rec, made, done)
 }
 
 // createTopic serves UPDATE_AND_CREATE_TOPIC.
