@@ -95,6 +95,13 @@ type meta struct {
 	savedTakes int64         // takes in the files; save's own
 	leading    int64         // term in which the writer works; 0 = it does not
 	applied    chan struct{} // closed when a record is applied
+	newest     topicChange
+}
+
+// topicChange is the last change of the table of topics.
+type topicChange struct {
+	counter int64  // of the table's version behind it
+	topic   string // that it made or changed; "" = more than one, or deleted, or not known
 }
 
 func openMeta(b *Broker) (*meta, error) {
@@ -355,7 +362,15 @@ func (m *meta) apply(pos int64, msg *mq.Message) error {
 	if pos <= m.state.Pos && rec.Term <= m.state.Term {
 		return nil
 	}
+	before := m.state.Versions[tableTopics].Counter
 	m.state.apply(&rec, pos, func() state { return newState(&m.b.cfg) })
+	if now := m.state.Versions[tableTopics].Counter; now != before {
+		m.newest = topicChange{counter: now}
+		if now == before+1 && rec.Full == nil && len(rec.Topics) == 1 && len(rec.NoTopics) == 0 {
+			for m.newest.topic = range rec.Topics {
+			}
+		}
+	}
 	m.publish()
 	if rec.Leader != nil {
 		close(m.told)

@@ -15,18 +15,32 @@ import (
 
 const (
 	registerTimeout = time.Second
-	topicsTimeout   = 3 * time.Second
+	topicsTimeout   = 2 * registerTimeout // until name servers know of a topic or had the time to: the registration before comes to its end, too
 )
 
 // registrar tells the name servers who this replica is and which topics it has.
+//
+//  1. one goroutine registers, so registrations leave in the order of what they tell;
+//  2. id, term, table and version of a registration are of one moment (meta.standing);
+//  3. a name server takes topics only with a version that is new to it. So a registration names one topic alone only if that is all that has changed since the
+//     last one, which all name servers have taken; all others name the whole table.
 type registrar struct {
 	b      *Broker
 	client *remoting.Client
 	wake   chan struct{}
 	off    sync.Once
+	last   *standing // what all name servers have taken; nil = not known. The registering goroutine alone uses it
 
-	mu   sync.Mutex
-	gone bool // unregistered: nothing is sent any more
+	mu      sync.Mutex
+	gone    bool     // unregistered: nothing is sent any more
+	all     bool     // the next registration names all topics, whatever has changed
+	waiting []func() // called behind the next registration
+}
+
+// standing is who a replica was in a registration, and which state its topics had.
+type standing struct {
+	id      int64
+	version mq.DataVersion
 }
 
 func (n *registrar) open(b *Broker) {
@@ -42,8 +56,15 @@ func (n *registrar) connected(_ string, up bool) {
 	}
 }
 
-// changed makes the next registration come at once.
+// changed makes a registration with all topics come at once.
 func (n *registrar) changed() {
+	n.mu.Lock()
+	n.all = true
+	n.mu.Unlock()
+	n.kick()
+}
+
+func (n *registrar) kick() {
 	select {
 	case n.wake <- struct{}{}:
 	default:
@@ -59,7 +80,7 @@ func (n *registrar) run(ctx context.Context) {
 	var retry <-chan time.Time // set while a name server has to be told again; heartbeats do not put it off
 	register := func() {
 		retry = nil
-		if n.register(nil, registerTimeout) {
+		if n.register() {
 			retry = time.After(registerTimeout)
 		}
 	}
@@ -71,7 +92,7 @@ func (n *registrar) run(ctx context.Context) {
 		case <-n.wake:
 			register()
 		case <-every.C:
-			register()
+			n.changed()
 		case <-retry:
 			register()
 		case <-beat.C:
@@ -81,43 +102,73 @@ func (n *registrar) run(ctx context.Context) {
 }
 
 // id is the broker id that this replica has now: 0 while it leads.
-func (n *registrar) id() int64 {
-	if n.b.gate.here() {
+func (n *registrar) id() int64 { return n.idAs(n.b.meta.leads()) }
+
+func (n *registrar) idAs(leads bool) int64 {
+	if leads {
 		return 0
 	}
 	return n.b.cfg.followerID()
 }
 
-// register tells all name servers, and waits for their answers; true: one of them has to be told again. only names the topics that have changed; nil = all.
-func (n *registrar) register(only []mq.TopicConfig, timeout time.Duration) (failed bool) {
-	n.mu.Lock()
-	gone := n.gone
-	n.mu.Unlock()
-	if gone || len(n.b.cfg.NameServers) == 0 {
-		return false
+// next is what the next registration tells: who this replica is, and the topics that it names; nil: the name servers know all.
+func (n *registrar) next(all bool) (standing, map[string]mq.TopicConfig) {
+	changes := n.b.confVersion.Load() // before the settings: a version says not more than it tells
+	conf := n.b.conf()
+	leads, version, table, newest := n.b.meta.standing()
+	counter := version.Counter
+	version.Counter += changes // which the permissions of all topics depend on; the sum only grows
+	if leads && n.b.mixed() {  // Java brokers say 0, and could not take id 0 from one that has not heard yet that it lost it
+		version.StateVersion = 0
 	}
-	id := n.id()
-	table := n.b.meta.topics()
-	if only != nil {
-		clear(table)
-		for _, t := range only {
-			table[t.TopicName] = t
+	now := standing{n.idAs(leads), version}
+	if was := n.last; !all && was != nil {
+		topic, there := table[newest.topic]
+		one := there && newest.counter == counter && was.version.Counter+1 == version.Counter
+		switch {
+		case *was == now:
+			return now, nil
+		case one && leads && was.id == now.id && was.version.StateVersion == version.StateVersion:
+			clear(table)
+			table[newest.topic] = topic
 		}
 	}
 	for name, t := range table {
-		if t.Perm&n.b.conf().Permission != t.Perm { // a broker that may not be written to has no topic that may
-			t.Perm &= n.b.conf().Permission | mq.PermInherit
+		if t.Perm&conf.Permission != t.Perm { // a broker that may not be written to has no topic that may
+			t.Perm &= conf.Permission | mq.PermInherit
 			table[name] = t
 		}
 	}
-	body := mq.Marshal(mq.RegisterBody{FilterServers: []string{}, Config: mq.TopicConfigTable{DataVersion: n.version(), Topics: table, MappingBody: map[string]string{}, MappingInfo: map[string]string{}}})
+	return now, table
+}
+
+// register tells all name servers, and waits for their answers; true: one of them has to be told again.
+func (n *registrar) register() (failed bool) {
+	n.mu.Lock()
+	gone, all, waiting := n.gone, n.all, n.waiting
+	n.all, n.waiting = false, nil
+	n.mu.Unlock()
+	defer func() {
+		for _, done := range waiting {
+			n.b.spawn(done)
+		}
+	}()
+	if gone || len(n.b.cfg.NameServers) == 0 {
+		return false
+	}
+	now, table := n.next(all)
+	if table == nil {
+		return false
+	}
+	n.last = nil
+	body := mq.Marshal(mq.RegisterBody{FilterServers: []string{}, Config: mq.TopicConfigTable{DataVersion: now.version, Topics: table, MappingBody: map[string]string{}, MappingInfo: map[string]string{}}})
 	req := remoting.Request{Code: mq.CodeRegisterBroker, Ext: map[string]string{
 		"brokerName": n.b.cfg.Name, "brokerAddr": n.b.cfg.address(), "clusterName": n.b.cfg.Cluster, "haServerAddr": n.b.cfg.haAddress(),
-		"brokerId": mq.Itoa(id), "heartbeatTimeoutMillis": mq.Itoa(n.b.cfg.NotActive.Milliseconds()), "compressed": "false", "bodyCrc32": mq.Itoa(int64(mq.BodyCRC(body))),
+		"brokerId": mq.Itoa(now.id), "heartbeatTimeoutMillis": mq.Itoa(n.b.cfg.NotActive.Milliseconds()), "compressed": "false", "bodyCrc32": mq.Itoa(int64(mq.BodyCRC(body))),
 	}}
 	answers := make(chan bool, len(n.b.cfg.NameServers))
 	for _, server := range n.b.cfg.NameServers {
-		err := n.client.Go(server, req, timeout, func(f *remoting.Frame, err error) {
+		err := n.client.Go(server, req, registerTimeout, func(f *remoting.Frame, err error) {
 			switch {
 			case err != nil:
 				n.b.log.Debug("registration failed", "server", server, "error", err)
@@ -133,29 +184,18 @@ func (n *registrar) register(only []mq.TopicConfig, timeout time.Duration) (fail
 	for range n.b.cfg.NameServers {
 		failed = <-answers || failed
 	}
+	if !failed {
+		n.last = &now
+	}
 	return failed
 }
 
-// version is the state of the topic table, in this term. In a group with Java brokers the leader leaves the term out: they say 0, and could not take id 0
-// from one that has not heard yet that it lost it.
-func (n *registrar) version() mq.DataVersion {
-	v := n.b.meta.version(tableTopics)
-	if n.b.mixed() && n.b.gate.here() {
-		v.StateVersion = 0
-	}
-	return v
-}
-
-// topics tells the name servers of new or changed topics; done follows when they know, or had the time to.
-func (n *registrar) topics(topics []mq.TopicConfig, done func()) {
-	n.b.spawn(func() {
-		if len(topics) == 1 {
-			n.register(topics, topicsTimeout)
-		} else {
-			n.register(nil, topicsTimeout)
-		}
-		done()
-	})
+// topics tells the name servers of topics that are new or changed here; done follows when they know, or had the time to.
+func (n *registrar) topics(done func()) {
+	n.mu.Lock()
+	n.waiting = append(n.waiting, done)
+	n.mu.Unlock()
+	n.kick()
 }
 
 // beat tells the name servers that this replica lives.

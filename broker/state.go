@@ -427,6 +427,27 @@ func (m *meta) version(table string) mq.DataVersion {
 	return mq.DataVersion{Counter: v.Counter, Timestamp: v.At, StateVersion: max(m.leading, m.state.Term)}
 }
 
+// leads tells whether this replica leads its group as far as it knows: it does not if another one has begun a later term.
+func (m *meta) leads() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.leadsNow()
+}
+
+// leadsNow is leads for who holds mu.
+func (m *meta) leadsNow() bool { return m.leading > 0 && m.leading >= m.state.Term }
+
+// standing is what a registration tells, all of one moment. leads: as the leader of version.StateVersion.
+func (m *meta) standing() (leads bool, version mq.DataVersion, topics map[string]mq.TopicConfig, newest topicChange) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	leads, version = m.leadsNow(), m.state.dataVersion(tableTopics)
+	if leads {
+		version.StateVersion = m.leading
+	}
+	return leads, version, maps.Clone(m.state.Topics), m.newest
+}
+
 // Files of the state. metadata.json is what this broker reads; the others are written beside it for tools, and for a Java broker that takes
 // over the directory, and are read when a Java broker has written them.
 const (

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	"dledger"
@@ -60,34 +59,23 @@ func (b *Broker) makeTopics(topics []mq.TopicConfig, done func(error)) {
 	for _, t := range topics {
 		set[t.TopicName] = t
 	}
-	b.submitTopics(record{Kind: "topics", Topics: set}, topics, done)
+	b.submitTopics(record{Kind: "topics", Topics: set}, done)
 }
 
 // makeDefault makes a topic as makeTopics does, for a client that has named it: what somebody else makes meanwhile stays as it is.
 func (b *Broker) makeDefault(t mq.TopicConfig, done func(error)) {
-	b.submitTopics(record{Kind: "topics", Absent: true, Topics: map[string]mq.TopicConfig{t.TopicName: t}}, []mq.TopicConfig{t}, done)
+	b.submitTopics(record{Kind: "topics", Absent: true, Topics: map[string]mq.TopicConfig{t.TopicName: t}}, done)
 }
 
-// submitTopics submits a record that makes topics.
-func (b *Broker) submitTopics(rec record, topics []mq.TopicConfig, done func(error)) {
+// submitTopics submits a record that may make topics, and has the name servers told of them.
+func (b *Broker) submitTopics(rec record, done func(error)) {
 	b.meta.submit(rec, func(err error) {
-		if err != nil || len(topics) == 0 {
+		if err != nil || len(rec.Topics) == 0 {
 			done(err)
 			return
 		}
-		b.names.topics(b.asMade(topics), func() { done(nil) })
+		b.names.topics(func() { done(nil) })
 	})
-}
-
-// asMade gives topics as they are now: somebody else may have made or changed them.
-func (b *Broker) asMade(topics []mq.TopicConfig) []mq.TopicConfig {
-	made := slices.Clone(topics)
-	for i, t := range topics {
-		if now, ok := b.meta.topicConfig(t.TopicName); ok {
-			made[i] = now
-		}
-	}
-	return made
 }
 
 // topicForSend gives the topic that a producer sends to. One that is not there is made in the likeness of template, if that allows it, or for
@@ -118,7 +106,10 @@ func (b *Broker) topicForSend(r *request, name, template string, queues int32, l
 			b.failed(r, err)
 			return
 		}
-		later(b.asMade([]mq.TopicConfig{t})[0])
+		if made, ok := b.meta.topicConfig(name); ok { // by somebody else, perhaps
+			t = made
+		}
+		later(t)
 	})
 	return nil
 }
@@ -175,16 +166,14 @@ func (b *Broker) ensureGroup(name string, done func(error)) {
 	if !known {
 		rec.Groups = map[string]mq.SubscriptionGroupConfig{name: config}
 	}
-	var made []mq.TopicConfig
 	if _, ok := b.meta.topicConfig(retry); !ok && config.RetryQueueNums > 0 && !mq.IsSystemGroup(name) {
-		made = append(made, mq.NewTopicConfig(retry, config.RetryQueueNums, mq.PermRead|mq.PermWrite))
-		rec.Topics = map[string]mq.TopicConfig{retry: made[0]}
+		rec.Topics = map[string]mq.TopicConfig{retry: mq.NewTopicConfig(retry, config.RetryQueueNums, mq.PermRead|mq.PermWrite)}
 	}
-	if known && made == nil {
+	if known && rec.Topics == nil {
 		done(nil)
 		return
 	}
-	b.submitTopics(rec, made, done)
+	b.submitTopics(rec, done)
 }
 
 // createTopic serves UPDATE_AND_CREATE_TOPIC.
