@@ -62,6 +62,7 @@ func standAside(m *mq.Message, topic string, queue int32) {
 // delays is the service while it runs.
 type delays struct {
 	b       *Broker
+	term    dledger.Term
 	next    []int64 // offset of the first message of each level that was not delivered
 	checked []bool  // what comes now in this level was not delivered by an earlier leader
 	saved   progress
@@ -73,8 +74,8 @@ type delayProgress struct {
 }
 
 // delayed delivers until ctx ends.
-func (b *Broker) delayed(ctx context.Context, _ dledger.Term) error {
-	d := &delays{b: b, next: make([]int64, len(b.levels)), checked: make([]bool, len(b.levels)), saved: progress{b: b, name: serviceDelay}}
+func (b *Broker) delayed(ctx context.Context, term dledger.Term) error {
+	d := &delays{b: b, term: term, next: make([]int64, len(b.levels)), checked: make([]bool, len(b.levels)), saved: progress{b: b, name: serviceDelay}}
 	var p delayProgress
 	if err := d.saved.load(&p); err != nil {
 		return err
@@ -162,7 +163,7 @@ func (d *delays) turn(ctx context.Context, i int) (time.Time, error) {
 		batch = append(batch, real)
 	}
 	if len(batch) > 0 {
-		if err := d.b.keepOrDrop(ctx, batch, "a delayed message cannot be stored in its topic; it is dropped"); err != nil {
+		if err := d.b.keepOrDrop(ctx, d.term, batch, "a delayed message cannot be stored in its topic; it is dropped"); err != nil {
 			return now, err
 		}
 	}

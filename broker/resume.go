@@ -36,7 +36,8 @@ func (b *Broker) resumeHalf(r *request) {
 		r.refuse(mq.SystemError, failed+"message %s of topic %s is no transaction that was given up", id, given.Topic)
 		return
 	}
-	if err := b.barrier(r.b.ctx); err != nil { // what an earlier attempt has given to the log is in the index then
+	term, _ := b.store.Ready()
+	if err := b.barrier(r.b.ctx, term); err != nil { // what an earlier attempt has given to the log is in the index then
 		b.failed(r, err)
 		return
 	}
@@ -45,7 +46,7 @@ func (b *Broker) resumeHalf(r *request) {
 	m.SetProp(mq.PropCheckTimes, "0")
 	open, err := b.delivered(r.b.ctx, mq.TopicHalf, given.Prop(mq.PropUniqKey), &given)
 	if err == nil && !open {
-		err = b.keepFor(r.b.ctx, []*mq.Message{m})
+		err = b.keepFor(r.b.ctx, term, []*mq.Message{m})
 	}
 	switch {
 	case err == nil:

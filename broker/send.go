@@ -255,12 +255,13 @@ func (b *Broker) putOnce(r *request, msgs []*mq.Message, uniq string, k kept) {
 		b.settle(r, msgs, uniq, k)
 		return
 	}
-	b.putNow(r, msgs, k)
+	b.putBy(b.store.Put, r, msgs, k)
 }
 
-func (b *Broker) putNow(r *request, msgs []*mq.Message, k kept) {
+// putBy is putOnce with what gives messages to the log.
+func (b *Broker) putBy(put func([]*mq.Message, func(msgstore.PutResult)), r *request, msgs []*mq.Message, k kept) {
 	from := time.Now()
-	b.store.Put(msgs, func(res msgstore.PutResult) {
+	put(msgs, func(res msgstore.PutResult) {
 		switch {
 		case res.Status == msgstore.PutOK:
 			b.stats.put(b.cfg.Cluster, msgs, time.Since(from))

@@ -60,12 +60,13 @@ func (b *Broker) arrived(topic string, queue int32, offset, code int64, m *mq.Me
 // errDropped: the log will never take these messages.
 var errDropped = errors.New("the log does not take this message")
 
-// keepFor stores messages for a service, and returns once they are committed and dispatched here. errDropped: never. All other errors mean that this
-// leadership is over, or ctx; the messages may yet be committed, so nobody but the next leader may try again.
-func (b *Broker) keepFor(ctx context.Context, msgs []*mq.Message) error {
+// keepFor stores messages for a service that works in term, and returns once they are committed and dispatched here. They are stored in that term or not at
+// all: a leader in between may have dealt with what they stand for. errDropped: never. All other errors mean that this leadership is over, or ctx; the messages may
+// yet be committed, so nobody but the next leader may try again.
+func (b *Broker) keepFor(ctx context.Context, term dledger.Term, msgs []*mq.Message) error {
 	for {
 		got := make(chan msgstore.PutResult, 1)
-		b.store.Put(msgs, func(r msgstore.PutResult) { got <- r })
+		b.store.PutIn(term, msgs, func(r msgstore.PutResult) { got <- r })
 		r := <-got
 		switch {
 		case r.Status == msgstore.PutOK:
@@ -73,8 +74,8 @@ func (b *Broker) keepFor(ctx context.Context, msgs []*mq.Message) error {
 		case r.Status == msgstore.MessageIllegal:
 			return fmt.Errorf("%w: %w", errDropped, r.Err)
 		case errors.Is(r.Err, dledger.ErrTimeout):
-			return b.barrier(ctx) // it is in the log, in front of what comes now
-		case r.Status == msgstore.PageCacheBusy, errors.Is(r.Err, dledger.ErrDiskFull), errors.Is(r.Err, dledger.ErrTransferring): // which may fail
+			return b.barrier(ctx, term) // it is in the log, in front of what comes now
+		case r.Status == msgstore.PageCacheBusy, errors.Is(r.Err, dledger.ErrDiskFull), errors.Is(r.Err, dledger.ErrTransferring): // a transfer may fail
 			if err := pause(ctx, 200*time.Millisecond); err != nil {
 				return err
 			}
@@ -85,13 +86,13 @@ func (b *Broker) keepFor(ctx context.Context, msgs []*mq.Message) error {
 }
 
 // keepOrDrop is keepFor for messages that may be stored one by one: it passes over those that the log will never take, and says so in the log.
-func (b *Broker) keepOrDrop(ctx context.Context, batch []*mq.Message, dropped string) error {
-	err := b.keepFor(ctx, batch)
+func (b *Broker) keepOrDrop(ctx context.Context, term dledger.Term, batch []*mq.Message, dropped string) error {
+	err := b.keepFor(ctx, term, batch)
 	if !errors.Is(err, errDropped) {
 		return err
 	}
 	for _, m := range batch {
-		if err := b.keepFor(ctx, []*mq.Message{m}); errors.Is(err, errDropped) {
+		if err := b.keepFor(ctx, term, []*mq.Message{m}); errors.Is(err, errDropped) {
 			b.log.Error(dropped, "topic", m.Topic, "error", err)
 		} else if err != nil {
 			return err
@@ -100,17 +101,28 @@ func (b *Broker) keepOrDrop(ctx context.Context, batch []*mq.Message, dropped st
 	return nil
 }
 
-// barrier returns when all that this leader has given to the log is committed and dispatched.
-func (b *Broker) barrier(ctx context.Context) error {
+// barrier returns when all that this leader has given to the log in term is committed and dispatched. With an error that is not known.
+func (b *Broker) barrier(ctx context.Context, term dledger.Term) error {
 	for {
 		err := b.meta.write(ctx, record{Kind: "barrier"})
-		if err == nil || ctx.Err() != nil || errors.Is(err, dledger.ErrNotLeader) || errors.Is(err, dledger.ErrClosed) {
+		if err == nil {
+			return b.leadsIn(term)
+		}
+		if ctx.Err() != nil || errors.Is(err, dledger.ErrNotLeader) || errors.Is(err, dledger.ErrClosed) {
 			return err
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
+}
+
+// leadsIn tells whether this replica leads in term, and has since that began.
+func (b *Broker) leadsIn(term dledger.Term) error {
+	if now, ok := b.store.Ready(); !ok || now != term {
+		return errNotServing
+	}
+	return nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -391,6 +391,88 @@ func TestUndecidedTransactionIsGivenUp(t *testing.T) {
 	})
 }
 
+// TestServicesStoreNothingInALaterTerm: one that has not noticed yet that another replica has led in between, which may have dealt with the same message.
+func TestServicesStoreNothingInALaterTerm(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		t := c.T
+		p := c.client("10.1.0.1")
+		n, other := c.leader(), c.follower()
+		b := c.brokers[n]
+		f := p.must(n, mq.CodeSend, sendExt("t", 0, "sysFlag", mq.SysPrepared, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01U\x02"), []byte("half"))
+		_, pos, err := mq.ParseMsgID(f.Ext["msgId"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		term, ok := b.store.Ready()
+		if !ok {
+			t.Fatal("the leader is not ready")
+		}
+		for _, to := range []string{other, n} {
+			if err := c.Member(c.leader()).TransferLeadership(t.Context(), to); err != nil {
+				t.Fatal(err)
+			}
+			c.Wait("it to lead", func() bool { return c.brokers[to].Leads() })
+		}
+		m := func() []*mq.Message { return []*mq.Message{{Topic: "t", Body: []byte("x"), BornHost: b.host}} }
+		if err := b.keepFor(t.Context(), term, m()); !over(err) {
+			t.Errorf("a message of term %d: %v", term, err)
+		}
+		if err := b.barrier(t.Context(), term); !over(err) {
+			t.Errorf("a barrier of term %d: %v", term, err)
+		}
+		half, err := b.messageAt(pos)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.transactions.mu.Lock()
+		now := b.transactions.term
+		b.transactions.term = term // as before it was told
+		b.transactions.mu.Unlock()
+		if err := b.transactions.end(t.Context(), &half, true); !over(err) {
+			t.Errorf("a commit of term %d: %v", term, err)
+		}
+		if max := b.store.Bounds("t", 0).Max; max != 0 {
+			t.Errorf("%d messages are stored", max)
+		}
+		b.transactions.mu.Lock()
+		b.transactions.term = now
+		b.transactions.mu.Unlock()
+		if err := b.transactions.end(t.Context(), &half, true); err != nil {
+			t.Errorf("a commit of term %d: %v", now, err)
+		}
+		if err := b.keepFor(t.Context(), now, m()); err != nil {
+			t.Errorf("a message of term %d: %v", now, err)
+		}
+		c.Wait("both to be in the queue", func() bool { return b.store.Bounds("t", 0).Max >= 2 })
+		if max := b.store.Bounds("t", 0).Max; max != 2 {
+			t.Errorf("%d messages are stored, want 2", max)
+		}
+	})
+}
+
+// TestServicesGoOnAfterATransferThatFailed: what becomes due meanwhile is delivered by the leader that stays.
+func TestServicesGoOnAfterATransferThatFailed(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n, other := c.leader(), c.follower()
+		for i := range 10 {
+			p.must(n, mq.CodeSend, sendExt("t", 0, "properties", "DELAY\x011\x02UNIQ_KEY\x01"+fmt.Sprint("U", i)+"\x02"), fmt.Append(nil, i))
+			time.Sleep(100 * time.Millisecond)
+		}
+		c.Partition([]string{other})
+		if err := c.Member(n).TransferLeadership(c.T.Context(), other); err == nil {
+			c.T.Fatal("leadership went to a member that is cut off")
+		}
+		time.Sleep(5 * time.Second)
+		if !c.brokers[n].Leads() {
+			c.T.Fatal("the leader has changed")
+		}
+		if count, _ := p.allOf(n, "t", 1); len(count) != 10 {
+			c.T.Errorf("%d of 10 came", len(count))
+		}
+	})
+}
+
 // TestTransactionsGoOnAfterAFullDisk that kept one from being given up.
 func TestTransactionsGoOnAfterAFullDisk(t *testing.T) {
 	inCluster(t, 1, func(cfg *Config) {

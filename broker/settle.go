@@ -10,6 +10,7 @@ import (
 
 	"dledger"
 	"dledger/internal/mq"
+	"dledger/internal/msgstore"
 )
 
 // settler finds out whether sends whose outcome was lost are in the log. The leader asks it: it has everything that was committed before
@@ -23,7 +24,11 @@ type settler struct {
 // and they were stored after the request came (request.after): an application may send one twice on purpose. Of a batch a lost leader may have left the first
 // messages alone; then the others follow them.
 func (b *Broker) settle(r *request, msgs []*mq.Message, uniq string, k kept) {
+	term, _ := b.store.Ready() // what is not there is stored in this term or not at all: a leader in between may have been asked, too
 	b.settler.barrier(b, func(err error) {
+		if err == nil {
+			err = b.leadsIn(term)
+		}
 		if err != nil {
 			b.failed(r, err)
 			return
@@ -41,9 +46,15 @@ func (b *Broker) settle(r *request, msgs []*mq.Message, uniq string, k kept) {
 				return
 			}
 			r.settle = false
+			put := func(msgs []*mq.Message, done func(msgstore.PutResult)) {
+				b.store.PutIn(term, msgs, func(res msgstore.PutResult) {
+					r.settle = over(res.Err) // the next leader has to look again
+					done(res)
+				})
+			}
 			switch len(found) {
 			case 0:
-				b.putNow(r, msgs, k)
+				b.putBy(put, r, msgs, k)
 			case len(msgs):
 				k.sent(found[0].QueueID, found[0].QueueOffset, b.idsOf(found))
 			default:
@@ -51,7 +62,7 @@ func (b *Broker) settle(r *request, msgs []*mq.Message, uniq string, k kept) {
 				for _, m := range rest {
 					m.QueueID = found[0].QueueID // the request may leave it to each attempt
 				}
-				b.putNow(r, rest, kept{func(_ int32, _ int64, ids string) {
+				b.putBy(put, r, rest, kept{func(_ int32, _ int64, ids string) {
 					k.sent(found[0].QueueID, found[0].QueueOffset, b.idsOf(found)+","+ids)
 				}, k.failed})
 			}

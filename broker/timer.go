@@ -99,6 +99,7 @@ func (h *timerHeap) Pop() any {
 //  4. one that takes another back is done after all that are due at its time, so the next leader finds it in front of what it takes back.
 type timers struct {
 	b       *Broker
+	term    dledger.Term
 	low     int64
 	read    int64
 	old     int64
@@ -122,8 +123,8 @@ type timerProgress struct {
 }
 
 // timed delivers until ctx ends.
-func (b *Broker) timed(ctx context.Context, _ dledger.Term) error {
-	t := &timers{b: b, done: map[int64]bool{}, taken: map[taken][]int64{}, saved: progress{b: b, name: serviceTimer}}
+func (b *Broker) timed(ctx context.Context, term dledger.Term) error {
+	t := &timers{b: b, term: term, done: map[int64]bool{}, taken: map[taken][]int64{}, saved: progress{b: b, name: serviceTimer}}
 	b.timerInfo.begin()
 	defer b.timersWaiting.Store(0)
 	var p timerProgress
@@ -270,7 +271,7 @@ func (t *timers) deliver(ctx context.Context) error {
 		}
 	}
 	if len(batch) > 0 {
-		if err := t.b.keepOrDrop(ctx, batch, "a timer message cannot be stored in its topic; it is dropped"); err != nil {
+		if err := t.b.keepOrDrop(ctx, t.term, batch, "a timer message cannot be stored in its topic; it is dropped"); err != nil {
 			return err
 		}
 	}

@@ -44,6 +44,7 @@ type transactions struct {
 
 	mu     sync.Mutex
 	ready  chan struct{} // closed once what former leaders left is known; nil while another replica leads
+	term   dledger.Term  // in which everything is stored
 	low    int64
 	read   int64 // of the queue of halves
 	marks  int64 // of the queue of marks
@@ -194,7 +195,7 @@ func (b *Broker) endTransaction(r *request) {
 // end ends the transaction of a half message, unless that is done already or being done. With an error it is open as before, or its end may yet be committed.
 func (t *transactions) end(ctx context.Context, m *mq.Message, commit bool) error {
 	t.mu.Lock()
-	ready := t.ready
+	ready, term := t.ready, t.term
 	t.mu.Unlock()
 	if ready == nil {
 		return errNotServing
@@ -222,7 +223,7 @@ func (t *transactions) end(ctx context.Context, m *mq.Message, commit bool) erro
 		}
 		msgs = append(msgs, real)
 	}
-	err = t.b.keepFor(ctx, append(msgs, t.b.mark(m)))
+	err = t.b.keepFor(ctx, term, append(msgs, t.b.mark(m)))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h.release()
@@ -356,11 +357,11 @@ func (t *transactions) look() error {
 }
 
 // transacted looks after open transactions until ctx ends.
-func (b *Broker) transacted(ctx context.Context, _ dledger.Term) error {
+func (b *Broker) transacted(ctx context.Context, term dledger.Term) error {
 	t := &b.transactions
 	ready := make(chan struct{})
 	t.mu.Lock()
-	t.ready = ready
+	t.ready, t.term = ready, term
 	t.low, t.read, t.marks = 0, 0, 0
 	t.halves, t.done = map[int64]*half{}, map[int64]int64{}
 	t.saved = progress{b: b, name: serviceTransaction}
@@ -469,7 +470,7 @@ func (t *transactions) inherit(ctx context.Context) error {
 				return err
 			}
 			if had {
-				if err := t.b.keepFor(ctx, []*mq.Message{t.b.mark(&m)}); err != nil {
+				if err := t.b.keepFor(ctx, t.term, []*mq.Message{t.b.mark(&m)}); err != nil {
 					return err
 				}
 				t.mu.Lock()
@@ -551,7 +552,7 @@ func (t *transactions) discard(ctx context.Context, h *half, m *mq.Message) erro
 	kept := *m
 	kept.Topic, kept.QueueID, kept.PreparedOffset = mq.TopicTransCheckMax, 0, m.PhysicalOffset
 	t.b.log.Warn("a transaction was asked about too often and is given up", "group", m.Prop(mq.PropProducerGroup), "topic", m.Prop(mq.PropRealTopic), "key", m.Prop(mq.PropUniqKey))
-	err := t.b.keepFor(ctx, []*mq.Message{&kept, t.b.mark(m)})
+	err := t.b.keepFor(ctx, t.term, []*mq.Message{&kept, t.b.mark(m)})
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h.release()
