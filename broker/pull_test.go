@@ -68,7 +68,8 @@ func (c *cluster) backlog(id string, n int) {
 		for ; at < n && len(msgs) < 500; at++ {
 			msgs = append(msgs, &mq.Message{Topic: "t", Body: []byte("x"), BornTime: 1, BornHost: b.host, Properties: mq.PropSet("", "number", fmt.Sprint(at))})
 		}
-		if err := b.keepFor(c.T.Context(), msgs); err != nil {
+		term, _ := b.ledger.Leading()
+		if err := b.keepFor(c.T.Context(), term, msgs); err != nil {
 			c.T.Fatal(err)
 		}
 	}
