@@ -94,10 +94,17 @@ func (s *state) apply(rec *record, pos int64, fresh func() state) {
 		}
 	}
 	if rec.Absent {
+		// Which topics of the system are there depends on the settings of this replica: what is the same on all is touched also where nothing changes.
+		for name := range rec.Topics {
+			delete(s.Gone, name)
+		}
+		if len(rec.Topics) > 0 && len(rec.NoTopics) == 0 {
+			s.touch(tableTopics, rec.At)
+		}
 		maps.DeleteFunc(rec.Topics, func(name string, _ mq.TopicConfig) bool { _, there := s.Topics[name]; return there })
 		maps.DeleteFunc(rec.Groups, func(name string, _ mq.SubscriptionGroupConfig) bool { _, there := s.Groups[name]; return there })
 	}
-	if len(rec.Topics) > 0 || len(rec.NoTopics) > 0 {
+	if len(rec.Topics) > 0 && !rec.Absent || len(rec.NoTopics) > 0 {
 		s.touch(tableTopics, rec.At)
 	}
 	if len(rec.Groups) > 0 || len(rec.NoGroups) > 0 {
