@@ -95,9 +95,9 @@ func (r *Replica) Deliver(m raft.Message, reply func(*raft.Message)) {
 	if ok && !(plantedLostWakeUp && reply == nil) {
 		r.signal()
 	} else if !ok && reply != nil {
-		s := raft.StatusPendingFull
-		if closed {
-			s = raft.StatusInternal
+		s := raft.StatusInternal
+		if m.Type == raft.MsgTransfer && !closed {
+			s = raft.StatusPendingFull // who asks for it can tell the two apart
 		}
 		reply(&raft.Message{Type: m.Type.Answer(), Status: s, Term: -1, Begin: -1, End: -1, XTerm: -1, XIndex: -1, Asked: m.Asked, Index: m.Index, First: m.First, Last: m.Last})
 	}

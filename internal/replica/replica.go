@@ -710,7 +710,7 @@ func (r *Replica) diskFailed(now raft.Instant, err error) {
 	for _, k := range ready.Confirms {
 		if f := r.confirms[k.Ref]; f != nil {
 			delete(r.confirms, k.Ref)
-			f(-1, k.Status)
+			f(-1, raft.StatusDiskError) // also where the core did not know of the disk yet
 		}
 	}
 	for _, e := range ready.Events {
