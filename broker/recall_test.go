@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"container/heap"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -132,6 +133,47 @@ func TestRecallHoldsWhileManyAreDelivered(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		if count, _ := p.allOf(n, "t", 1); len(count) != 2000 || count["A"] != 0 {
 			c.T.Errorf("in the end %d, want 2000; of the recalled one %d", len(count), count["A"])
+		}
+	})
+}
+
+// TestRecallHoldsForAMessageThatCannotBeRead when its time comes: what takes it back is not forgotten before, and not done for the next leader either.
+func TestRecallHoldsForAMessageThatCannotBeRead(t *testing.T) {
+	inCluster(t, 1, func(cfg *Config) { cfg.Recall = true }, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		b := c.brokers[n]
+		at := time.Now().Add(20 * time.Second)
+		handle := p.timerKey(n, "A", at)
+		p.must(n, mq.CodeRecallMessage, ext("producerGroup", "p", "topic", "t", "recallHandle", handle), nil)
+		term, _ := b.store.Ready()
+		s := &timers{b: b, term: term, done: map[int64]bool{}, taken: map[taken][]int64{}} // beside the one that works
+		c.Wait("both to be read", func() bool {
+			if err := s.catchUp(c.T.Context()); err != nil {
+				c.T.Fatal(err)
+			}
+			return len(s.waiting) == 2
+		})
+		first := heap.Pop(&s.waiting).(timer)
+		if first.offset != 0 {
+			c.T.Fatalf("first comes %+v", first)
+		}
+		s.unread, s.again = []timer{first}, at.Add(time.Minute).UnixMilli()
+		deliver := func(after time.Duration, low int64, left int) {
+			c.T.Helper()
+			time.Sleep(time.Until(at.Add(after)))
+			if err := s.deliver(c.T.Context()); err != nil {
+				c.T.Fatal(err)
+			}
+			if s.low != low || len(s.taken) != left {
+				c.T.Errorf("after %v all below %d are done, %d are to be taken back; want %d and %d", after, s.low, len(s.taken), low, left)
+			}
+		}
+		deliver(2*time.Second, 0, 1)
+		deliver(30*time.Second, 0, 1)
+		deliver(61*time.Second, 2, 0)
+		if max := b.store.Bounds("t", 0).Max; max != 0 {
+			c.T.Errorf("%d are delivered", max)
 		}
 	})
 }
