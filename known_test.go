@@ -396,6 +396,10 @@ func TestFilesDeletedDuringTheCatchUp(t *testing.T) {
 
 // Only the link between two members is cut, one way or both, for a minute: at most one change of leader, the term grows by two at most, and appends go on.
 func TestOneLinkLessCostsOneElectionAtMost(t *testing.T) {
+	span := time.Minute
+	if testing.Short() {
+		span = 20 * time.Second
+	}
 	everyCompat(t, func(t *testing.T, config func(string, *dledger.Config)) {
 		for _, n := range []int{3, 5} {
 			for _, ends := range []string{"leader-follower", "follower-leader", "leader=follower", "follower-follower", "follower=follower"} {
@@ -414,7 +418,7 @@ func TestOneLinkLessCostsOneElectionAtMost(t *testing.T) {
 						c.Cut(to, from)
 					}
 					longest := time.Duration(0)
-					for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+					for end := time.Now().Add(span); time.Now().Before(end); {
 						begin := time.Now()
 						appendSome(c, 10, 11)
 						longest = max(longest, time.Since(begin))

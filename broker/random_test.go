@@ -231,6 +231,9 @@ func sensible() []struct {
 // gets exactly one answer, and the connection lives; also while leadership moves. BROKER_RANDOM_ROUNDS makes it longer, DLEDGERTEST_SEED repeats one run.
 func TestRandomRequestsGetOneAnswerEach(t *testing.T) {
 	rounds := 12
+	if testing.Short() {
+		rounds = 4
+	}
 	if v, err := strconv.Atoi(os.Getenv("BROKER_RANDOM_ROUNDS")); err == nil {
 		rounds = v
 	}

@@ -14,6 +14,9 @@ import (
 // TestEntryAtDistinguishesDamageFromAWrongPosition: whichever byte of data or index is flipped below an open log, an entry is given whole or not at all, and never said
 // not to be where it is; where none begins, none is given.
 func TestEntryAtDistinguishesDamageFromAWrongPosition(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine and each byte of a log: without -short")
+	}
 	const last = 29
 	m := vfs.NewMem()
 	s := mustOpen(t, small(m))

@@ -76,7 +76,7 @@ func TestShortScriptsSurviveCrashes(t *testing.T) {
 	one := []int{1: 1, 2: 1, 3: 6, 4: 160} // of so many scripts, by length
 	atLeast := int64(20_000)
 	if testing.Short() {
-		one, atLeast = []int{1: 1, 2: 6, 3: 60, 4: 600}, 1000
+		one, atLeast = []int{1: 1, 2: 12, 3: 240, 4: 2400}, 250
 	}
 	seed := *crashSeed
 	if seed == 0 {

@@ -38,6 +38,9 @@ func deaden(m *vfs.Mem, name string, off, n int64, dead bool) {
 // nothing but a whole sector there, or the page cache nothing but a whole page. Wherever it lies, also if it was there before the start, and whatever the start is behind.
 func TestUnreadableSectorIsDamage(t *testing.T) {
 	for _, unit := range []int64{sector, pageSize} {
+		if testing.Short() && unit == pageSize {
+			continue
+		}
 		config := func(fs vfs.FS) Config {
 			cfg := small(fs)
 			cfg.DataFileSize, cfg.IndexFileSize = 4*unit, 2*unit

@@ -815,7 +815,11 @@ func TestFailedRecordEndsRun(t *testing.T) {
 // has several, so that one may be lost between two that are kept.
 func TestCrashAtEveryWrite(t *testing.T) {
 	t.Run("many queues", func(t *testing.T) { crashAtEveryWrite(t, 4, 3, 16, 2) })
-	t.Run("one queue", func(t *testing.T) { crashAtEveryWrite(t, 1, 1, 5*vfs.BlockSize/20, 30) })
+	chances := 30
+	if testing.Short() {
+		chances = 3
+	}
+	t.Run("one queue", func(t *testing.T) { crashAtEveryWrite(t, 1, 1, 5*vfs.BlockSize/20, chances) })
 }
 
 func crashAtEveryWrite(t *testing.T, topics, queues, units, chances int) {
