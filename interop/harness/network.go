@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -87,16 +88,23 @@ func Between(nodes []Endpoint) (*Network, []string, error) {
 	return w, all, nil
 }
 
+// listen takes a port that nobody listens on. One that FreePort has just looked at may be held for a moment still: a process that another test is
+// starting inherits the socket until it executes its program.
 func (w *Network) listen() (net.Listener, error) {
-	port, err := FreePort()
-	if err != nil {
-		return nil, err
+	for {
+		port, err := FreePort()
+		if err != nil {
+			return nil, err
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue // there is an end to the ports
+		}
+		if err == nil {
+			context.AfterFunc(w.ctx, func() { l.Close() }) // an error would mean that it is closed
+		}
+		return l, err
 	}
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-	if err == nil {
-		context.AfterFunc(w.ctx, func() { l.Close() }) // an error would mean that it is closed
-	}
-	return l, err
 }
 
 // Close ends all proxies and their connections. It gives the first thing that went wrong with a listener.
