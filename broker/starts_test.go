@@ -25,7 +25,7 @@ func TestStartsAndStopsLeaveNothingBehind(t *testing.T) {
 	config := func(kind int) Config {
 		cfg := NewConfig()
 		cfg.Name, cfg.IP, cfg.DelayLevels, cfg.ForwardWait = "a", "127.0.0.1", "1s", time.Minute // the machine may have other things to do
-		peers := "n0-127.0.0.1:20911" // where nobody of the group looks for it: see Listen
+		peers := "n0-127.0.0.1:20911"                                                            // where nobody of the group looks for it: see Listen
 		if kind == 1 {
 			peers += ";n1-127.0.0.1:1;n2-127.0.0.1:1" // nobody listens there
 		}
