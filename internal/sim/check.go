@@ -219,6 +219,7 @@ func (k *checker) ended(n *node, processOnly bool) {
 		n.flushed = n.durable // more may be there, but need not
 		n.commit = -1
 		if k.w.setup.losing {
+			n.begins = n.beginning()
 			k.lost()
 		}
 	}
@@ -254,9 +255,26 @@ func (k *checker) lost() {
 	k.acked = min(k.acked, left)
 }
 
-// agrees gives how far n certainly holds what is committed.
+// beginning gives the first entry of the log that a power cut has left on n's disk. Retention moves it in one durable step, which may be on the disk though nothing that
+// was written since the last sync of the entries is.
+func (n *node) beginning() raft.Index {
+	in, err := logstore.Inspect(n.disk.mem, dir)
+	if err != nil {
+		return 0 // nothing to go by: no log yet, or a damaged one
+	}
+	first := in.Info().First
+	if err := in.Close(); err != nil {
+		n.w.violate("%s: the disk does not close what was read: %v", n.id, err)
+	}
+	return first
+}
+
+// agrees gives how far n certainly holds what is committed. What lies before the beginning of its log was committed, and counts as held.
 func (k *checker) agrees(n *node) raft.Index {
 	i := min(n.flushed.index, raft.Index(len(k.committed))-1)
+	if n.begins > i+1 {
+		return min(n.begins, raft.Index(len(k.committed))) - 1
+	}
 	if n.store == nil || i < 0 {
 		return -1
 	}
@@ -318,7 +336,7 @@ func (k *checker) recovered(n *node, st *logstore.State) {
 	}
 	n.flushed = mark{max(st.First-1, min(n.flushed.index, st.Last)-64), 0}
 	k.stored(n)
-	n.durable = n.flushed // recovery syncs what it finds
+	n.durable, n.begins = n.flushed, 0 // recovery syncs what it finds
 	n.commit = max(st.First-1, min(st.Commit, n.commit)-64)
 	k.commits(n, st.Commit)
 }
@@ -511,7 +529,7 @@ func (k *checker) forget(n *node) {
 			delete(k.campaigns, b)
 		}
 	}
-	n.flushed, n.durable, n.savedTerm, n.savedVote, n.commit = none, none, -1, "", -1
+	n.flushed, n.durable, n.begins, n.savedTerm, n.savedVote, n.commit = none, none, 0, -1, "", -1
 }
 
 // drained checks that a loop that was asked to end has answered everything (R9).

@@ -58,10 +58,11 @@ type node struct {
 	passes    int        // searches for damage that found none, since bits last flipped
 
 	// What is known to be on its disk, whoever forgot it since.
-	flushed   mark // last entry handed to the operating system
-	began     mark // the same when the present turn began
-	durable   mark // last entry that a sync has covered
-	taken     mark // what flushed was when its power went last
+	flushed   mark       // last entry handed to the operating system
+	began     mark       // the same when the present turn began
+	durable   mark       // last entry that a sync has covered
+	taken     mark       // what flushed was when its power went last
+	begins    raft.Index // first entry of the log that this power cut has left, until the next start; 0 = nothing is gone before it
 	savedTerm raft.Term
 	savedVote raft.ID
 	commit    raft.Index // checked up to here in this life
