@@ -407,9 +407,7 @@ func (b *Broker) transacted(ctx context.Context, term dledger.Term) error {
 			t.mu.Unlock()
 			t.saved.save(p)
 		case <-tick.C:
-			if err := t.check(ctx); errors.Is(err, errPutOff) {
-				b.log.Warn("transactions that nobody decides about are not given up for now", "error", err)
-			} else if err != nil {
+			if err := t.check(ctx); err != nil {
 				return ended(ctx, err)
 			}
 		}
@@ -483,10 +481,7 @@ func (t *transactions) inherit(ctx context.Context) error {
 	return nil
 }
 
-// errPutOff: what could not be done now is tried again with the next check.
-var errPutOff = errors.New("put off")
-
-// check asks producers about what has been open for long, and gives up what nobody knows. errPutOff: not all of it.
+// check asks producers about what has been open for long, and gives up what nobody knows. What cannot be given up now is tried again with the next check.
 func (t *transactions) check(ctx context.Context) error {
 	for _, h := range t.open() {
 		if ctx.Err() != nil {
@@ -537,14 +532,14 @@ func (t *transactions) still(h *half, err error) error {
 	return err
 }
 
-// discard moves a half that nobody decides about where operators find it. errPutOff: the topic for it cannot be made now.
+// discard moves a half that nobody decides about where operators find it.
 func (t *transactions) discard(ctx context.Context, h *half, m *mq.Message) error {
 	there := make(chan error, 1)
 	t.b.ensureTopic(mq.NewTopicConfig(mq.TopicTransCheckMax, 1, mq.PermRead|mq.PermWrite), func(err error) { there <- err })
 	select {
 	case err := <-there:
 		if err != nil {
-			return t.still(h, fmt.Errorf("topic %s: %w: %w", mq.TopicTransCheckMax, errPutOff, err))
+			return t.still(h, fmt.Errorf("topic %s: %w", mq.TopicTransCheckMax, err))
 		}
 	case <-ctx.Done():
 		return t.still(h, ctx.Err())
