@@ -135,3 +135,21 @@ func TestBindAddressIsHonoured(t *testing.T) {
 		t.Error("bindAddress=everywhere was taken")
 	}
 }
+
+func TestManualListsEveryKey(t *testing.T) {
+	text, err := os.ReadFile("../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	manual := string(text)
+	start := strings.Index(manual, "## Settings of a broker")
+	manual = manual[start:]
+	for key := range keys {
+		if !strings.Contains(manual, "`"+key+"`") {
+			t.Errorf("docs/operating.md does not list the key %s", key)
+		}
+		if starred := strings.Contains(manual, "`"+key+"` *"); starred != settable[key] {
+			t.Errorf("docs/operating.md says of %s that it can be changed while the broker runs: %v, so it is: %v", key, starred, settable[key])
+		}
+	}
+}
