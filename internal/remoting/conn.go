@@ -69,6 +69,7 @@ type Conn struct {
 	keeper  *keeper
 	handler Handler // nil: requests are answered with CodeUnsupported
 	in      reader  // read goroutine only
+	barren  int64   // bytes received while there has been no whole frame; -1 once there was one. Read goroutine, and whoever it tells that it has ended
 	active  atomic.Int64
 	queued  atomic.Int64 // bytes waiting or being written; changed under mu
 
@@ -317,6 +318,9 @@ func (c *Conn) read() {
 		if n > 0 {
 			c.active.Store(c.keeper.now())
 			c.opt.bytesIn.Add(uint64(n))
+			if c.barren >= 0 {
+				c.barren += int64(n)
+			}
 		}
 		if fresh && n > 0 {
 			fresh = false
@@ -338,7 +342,7 @@ func (c *Conn) read() {
 				c.fail(bad)
 				return
 			}
-			handled = true
+			handled, c.barren = true, -1
 			c.dispatch(&f)
 			if c.opt.server && c.queued.Load() > int64(c.opt.queueMax) && !c.waitDrained() {
 				return

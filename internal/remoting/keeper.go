@@ -45,7 +45,7 @@ func (k *keeper) add(e expirer) {
 	k.mu.Lock()
 	k.members[e] = struct{}{}
 	k.mu.Unlock()
-	k.note(k.now()) // a scan finds its deadlines
+	k.note(e.expire(k.now())) // no scan of all for each that comes
 }
 
 func (k *keeper) remove(e expirer) {

@@ -31,6 +31,7 @@ type Server struct {
 	opt      options
 	keeper   *keeper
 	rejected atomic.Uint64
+	toll     toll
 
 	mu        sync.Mutex
 	closed    bool
@@ -90,6 +91,9 @@ func (s *Server) Serve(l net.Listener) error {
 		if err == nil {
 			pause = 5 * time.Millisecond
 			s.open(nc)
+			if wait := s.toll.wait(s.keeper.now()); wait > 0 && !s.sleep(wait) {
+				return net.ErrClosed
+			}
 			continue
 		}
 		if errors.Is(err, net.ErrClosed) {
@@ -98,14 +102,49 @@ func (s *Server) Serve(l net.Listener) error {
 		if s.cfg.AcceptError != nil {
 			s.cfg.AcceptError(err)
 		}
-		select {
-		case <-time.After(pause):
-			pause = min(2*pause, time.Second)
-		case <-s.keeper.stop:
+		if !s.sleep(pause) {
 			return net.ErrClosed
+		}
+		pause = min(2*pause, time.Second)
+	}
+}
+
+// sleep waits; false means that the server was closed meanwhile.
+func (s *Server) sleep(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-s.keeper.stop:
+		return false
+	}
+}
+
+// toll slows the accepting of connections down while most of them are barren: closed before they have sent one whole frame, as port scanners and storms of connections do.
+// Each such connection costs a fifteenth of a millisecond of processor time, most of it the kernel's, which those would lack who are connected. Clients that come back all at once send
+// something, and are never slowed down by each other; but while a storm lasts, who comes new waits in the listener's backlog, with it.
+type toll struct{ paid atomic.Int64 } // up to when, in keeper time, what came has been paid for
+
+// Each barren connection takes tollEach, and for what it has sent another one for each tollBytes. tollMax is how far in advance that may be: a burst of 500 waits for nothing. However
+// many end at once, no wait is longer than tollWait.
+const (
+	tollEach  = int64(time.Millisecond)
+	tollBytes = 16 << 10
+	tollMax   = 500 * tollEach
+	tollWait  = 100 * tollEach
+)
+
+// take charges for a connection that has received so many bytes in vain.
+func (t *toll) take(now, bytes int64) {
+	for cost := tollEach * (1 + bytes/tollBytes); ; {
+		paid := t.paid.Load()
+		if t.paid.CompareAndSwap(paid, min(max(paid, now)+cost, now+tollMax+tollWait)) {
+			return
 		}
 	}
 }
+
+// wait is how long no connection should be accepted.
+func (t *toll) wait(now int64) time.Duration { return time.Duration(t.paid.Load() - now - tollMax) }
 
 // accepted counts the connections of all servers in this process.
 var accepted atomic.Int64
@@ -127,6 +166,7 @@ func (s *Server) open(nc net.Conn) {
 		accepted.Add(-1)
 		s.mu.Unlock()
 		s.rejected.Add(1)
+		s.toll.take(s.keeper.now(), 0)
 		nc.Close()
 		return
 	}
@@ -139,6 +179,9 @@ func (s *Server) open(nc net.Conn) {
 	c.start(func(cause error) {
 		if s.cfg.Closed != nil {
 			s.cfg.Closed(c, cause)
+		}
+		if c.barren >= 0 {
+			s.toll.take(s.keeper.now(), c.barren)
 		}
 		accepted.Add(-1)
 		s.mu.Lock()

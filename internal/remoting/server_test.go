@@ -2,6 +2,7 @@ package remoting
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -364,6 +365,88 @@ func TestAnswersToGatheredRequestsAreBounded(t *testing.T) {
 		}
 		if cause := <-closed; !errors.Is(cause, ErrSlowPeer) {
 			t.Errorf("closed for %v", cause)
+		}
+	})
+}
+
+// Connections that say nothing are taken more slowly than they come, those that say something never are, and whoever is connected is served all the while.
+func TestStormOfConnectionsIsSlowedDown(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		talk        func(net.Conn)
+		least, most time.Duration // for 2,000 of them
+	}{
+		{"closed at once", func(net.Conn) {}, 1400 * time.Millisecond, 1700 * time.Millisecond},
+		{"nonsense", func(c net.Conn) { c.Write(binary.BigEndian.AppendUint32(nil, 0x7fffffff)) }, 1400 * time.Millisecond, 1700 * time.Millisecond},
+		{"long nonsense", func(c net.Conn) { c.Write(append(binary.BigEndian.AppendUint32(nil, 64<<10), make([]byte, 63<<10)...)) }, 6 * time.Second, 9 * time.Second},
+		{"a request", func(c net.Conn) { c.Write(request(1, 1, "")); readFrame(t, c) }, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network := new(memNet)
+				s := NewServer(ServerConfig{Handler: echo{}})
+				defer s.Close()
+				l := network.listen()
+				go s.Serve(l)
+				good, err := network.dial(t.Context(), "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				for i := range int32(2000) {
+					nc, err := network.dial(t.Context(), "")
+					if err != nil {
+						t.Fatal(err)
+					}
+					c.talk(nc)
+					nc.Close()
+					synctest.Wait()
+					asked := time.Now()
+					good.Write(request(2, i, ""))
+					if readFrame(t, good); time.Since(asked) > 0 {
+						t.Fatalf("a good request took %v", time.Since(asked))
+					}
+				}
+				if took := time.Since(start); took < c.least || took > c.most {
+					t.Errorf("2,000 took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// However much ended badly at once, nobody who comes then waits for long.
+func TestEndOfManyConnectionsHoldsUpNobodyForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := new(memNet)
+		s := NewServer(ServerConfig{Handler: echo{}})
+		defer s.Close()
+		l := network.listen()
+		go s.Serve(l)
+		var open []net.Conn
+		for range 2000 {
+			nc, err := network.dial(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			nc.Write(append(binary.BigEndian.AppendUint32(nil, 64<<10), make([]byte, 63<<10)...))
+			open = append(open, nc)
+		}
+		for _, nc := range open {
+			nc.Close()
+		}
+		synctest.Wait()
+		start := time.Now()
+		for range 3 {
+			nc, err := network.dial(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			nc.Write(request(1, 1, ""))
+			readFrame(t, nc)
+		}
+		if took := time.Since(start); took > 200*time.Millisecond {
+			t.Errorf("three that came then took %v", took)
 		}
 	})
 }
