@@ -2,16 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net"
-	"net/http"
-	"net/http/pprof"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"dledger"
 )
@@ -114,52 +107,4 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(c.lag, gauge, float64(status.Last-p.Match), status.Group, status.ID, p.ID)
 		}
 	}
-}
-
-// pages are the HTTP servers of a process.
-type pages struct{ servers []*http.Server }
-
-// servePages opens those that are asked for.
-func servePages(metricsAddress, pprofAddress string, ledgers []*dledger.Ledger) (*pages, error) {
-	p := new(pages)
-	if metricsAddress != "" {
-		registry := prometheus.NewRegistry()
-		registry.MustRegister(newCollector(ledgers), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-		mux := http.NewServeMux()
-		mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-		if err := p.serve("--metrics", metricsAddress, mux); err != nil {
-			return nil, err
-		}
-	}
-	if pprofAddress != "" {
-		mux := http.NewServeMux()
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-		if err := p.serve("--pprof", pprofAddress, mux); err != nil {
-			return nil, errors.Join(err, p.close())
-		}
-	}
-	return p, nil
-}
-
-func (p *pages) serve(flag, address string, handler http.Handler) error {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", flag, address, err)
-	}
-	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	p.servers = append(p.servers, s)
-	go s.Serve(l) // ends with close
-	return nil
-}
-
-func (p *pages) close() error {
-	var errs []error
-	for _, s := range p.servers {
-		errs = append(errs, s.Close())
-	}
-	return errors.Join(errs...)
 }
