@@ -9,7 +9,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -38,9 +40,8 @@ func join(header, body string) []byte {
 	return slices.Concat(word(uint32(4+len(header)+len(body))), word(uint32(len(header))), []byte(header), []byte(body))
 }
 
-// send writes bytes on a connection of their own and reads until the other side has had enough, or for a moment. What it reads must have nothing of never in it, and
-// where that is empty must be nothing at all.
-func send(ctx context.Context, address string, b []byte, never string) error {
+// send writes bytes on a connection of their own and reads until the other side has had enough, or for a moment. What it reads is judged.
+func send(ctx context.Context, address string, b []byte, v verdict) error {
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("the port does not take connections: %w", err)
@@ -52,23 +53,30 @@ func send(ctx context.Context, address string, b []byte, never string) error {
 	// The other side may close at any moment; that is its answer.
 	_, _ = c.Write(b)
 	answer, _ := io.ReadAll(c)
-	if len(answer) > 0 && bytes.Contains(answer, []byte(never)) {
-		return fmt.Errorf("%.100q is answered %.500q", b, answer)
+	if err := v.judge(answer); err != nil {
+		return fmt.Errorf("%.100q is answered %.500q, which should be %s: %w", b, answer, v, err)
 	}
 	return nil
 }
 
-// granted is in the answers of a broker or a name server that has done what was asked.
-const granted = `"code":0,`
-
-// nonsense is in no answer: what a port does for anybody is no wrong answer.
-const nonsense = "\x00never\x00"
-
-// stranger is a request of somebody that the port does not know, and what no answer to it may have in it.
+// stranger is a request of somebody that the port does not know, and how it is to be answered.
 type stranger struct {
-	Frame []byte
-	Never string
+	Frame   []byte
+	Verdict verdict
 }
+
+// force is how much there is of each attack.
+type force struct {
+	Many  int // connections one after the other
+	Slow  int // connections at a time
+	Ticks int // of a fifth of a second, that slow connections last
+	Step  int // of a request that is cut at each so many bytes
+}
+
+var (
+	full  = force{Many: 64, Slow: 2000, Ticks: 20, Step: 1}
+	light = force{Many: 16, Slow: 500, Ticks: 4, Step: 4}
+)
 
 // each runs n sends, eight at a time.
 func each(ctx context.Context, n int, one func(i int) error) error {
@@ -92,101 +100,139 @@ func each(ctx context.Context, n int, one func(i int) error) error {
 
 func word(v uint32) []byte { return bigendian.BigEndian.AppendUint32(nil, v) }
 
-// attacks that any port of ours must take. whole is a request the port understands.
-func attacks(r *rand.Rand, whole []byte, strangers ...stranger) []attack {
+// attacks that a port of ours must take which speaks frames.
+func (g target) frameAttacks() []attack {
 	deep := strings.Repeat(`{"a":[`, 20_000)
+	closed := deep + strings.Repeat(`]}`, 20_000)
 	lengths := [][]byte{word(0), word(0xffffffff), word(0x7fffffff), word(16<<20 + 1), word(1), word(7)}
-	noise := make([][]byte, 64)
+	list := []attack{
+		{"impossible lengths", func(ctx context.Context, a string) error {
+			return each(ctx, 4*len(lengths), func(i int) error {
+				return send(ctx, a, append(slices.Clone(lengths[i%len(lengths)]), "and then something"...), silent)
+			})
+		}},
+		{"a header longer than its frame", func(ctx context.Context, a string) error {
+			return send(ctx, a, slices.Concat(word(100), word(4000), make([]byte, 200)), refused)
+		}},
+		{"an unknown serializer", func(ctx context.Context, a string) error {
+			return send(ctx, a, slices.Concat(word(100), word(7<<24|50), make([]byte, 200)), refused)
+		}},
+	}
+	for i, text := range []string{deep, closed} {
+		name := []string{"deep JSON cut short", "deep JSON"}[i]
+		list = append(list,
+			attack{name + " in the header", func(ctx context.Context, a string) error { return send(ctx, a, join(text, ""), refused) }},
+			attack{name + " in the body", func(ctx context.Context, a string) error { return send(ctx, a, frameOf(50001, 1, text), refused) }})
+	}
+	return list
+}
+
+// attacks that a page, which speaks HTTP, must take.
+func (g target) pageAttacks() []attack {
+	const get, host = "GET /metrics HTTP/1.1\r\n", "Host: h\r\n"
+	endless := bytes.Repeat([]byte("X-More: and more\r\n"), 120_000) // 2 MB
+	return []attack{
+		{"a header without end", func(ctx context.Context, a string) error {
+			return each(ctx, 8, func(int) error { return send(ctx, a, slices.Concat([]byte(get+host), endless), noPage) })
+		}},
+		{"frames", func(ctx context.Context, a string) error {
+			return send(ctx, a, bytes.Repeat(frameOf(50001, 1, "{}"), 100), noPage)
+		}},
+		{"a body that never comes", func(ctx context.Context, a string) error {
+			return g.crowd(ctx, a, []byte(get+host+"Content-Length: 1000000\r\n\r\n"), 1)
+		}},
+		{"requests whose answers nobody reads", func(ctx context.Context, a string) error {
+			return g.crowd(ctx, a, bytes.Repeat([]byte(get+host+"\r\n"), 50), 1)
+		}},
+		{"connections that stay after a request", func(ctx context.Context, a string) error {
+			return g.crowd(ctx, a, []byte(get+host+"\r\n"), 1)
+		}},
+	}
+}
+
+// crowd opens connections and writes b on each, in as many parts as there are ticks. It reads nothing.
+func (g target) crowd(ctx context.Context, a string, b []byte, ticks int) error {
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	for i := range g.Force.Slow {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", a)
+		if err != nil {
+			return fmt.Errorf("connection %d: %w", i, err)
+		}
+		conns = append(conns, c)
+	}
+	pace := time.NewTicker(200 * time.Millisecond)
+	defer pace.Stop()
+	for k := range ticks {
+		for _, c := range conns {
+			_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)) // what is not read is not written
+			_, _ = c.Write(b[len(b)*k/ticks : len(b)*(k+1)/ticks])        // it may have been closed: its right
+		}
+		select {
+		case <-pace.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// target is what an attack is aimed at.
+type target struct {
+	Address   string
+	Page      bool   // it speaks HTTP
+	Whole     []byte // a request that the port understands
+	Strangers []stranger
+	Force     force
+	Seed      uint64
+	No        int // of the attack; used by attackAsTold alone
+}
+
+// attacks are all that there are for a target.
+func (g target) attacks() []attack {
+	garbage, special := refused, g.frameAttacks
+	if g.Page {
+		garbage, special = noPage, g.pageAttacks
+	}
+	r := rand.New(rand.NewPCG(g.Seed, 0))
+	noise := make([][]byte, g.Force.Many)
 	for i := range noise {
 		noise[i] = make([]byte, 1+r.IntN(4000))
 		for k := range noise[i] {
 			noise[i][k] = byte(r.Uint32())
 		}
 	}
-	list := []attack{
-		{"random bytes", func(ctx context.Context, a string) error {
-			return each(ctx, len(noise), func(i int) error { return send(ctx, a, noise[i], granted) })
+	list := []attack{{"random bytes", func(ctx context.Context, a string) error {
+		return each(ctx, len(noise), func(i int) error { return send(ctx, a, noise[i], garbage) })
+	}}}
+	list = append(list, special()...)
+	list = append(list,
+		attack{"a request cut at each byte", func(ctx context.Context, a string) error {
+			return each(ctx, len(g.Whole)/g.Force.Step, func(i int) error { return send(ctx, a, g.Whole[:i*g.Force.Step], silent) })
 		}},
-		{"impossible lengths", func(ctx context.Context, a string) error {
-			return each(ctx, 4*len(lengths), func(i int) error {
-				return send(ctx, a, append(slices.Clone(lengths[i%len(lengths)]), "and then something"...), "")
-			})
+		attack{"slow connections", func(ctx context.Context, a string) error { // the length and the header a little at a time, and then all but the last byte
+			return g.crowd(ctx, a, g.Whole[:len(g.Whole)-1], g.Force.Ticks)
 		}},
-		{"a header longer than its frame", func(ctx context.Context, a string) error {
-			return send(ctx, a, slices.Concat(word(100), word(4000), make([]byte, 200)), granted)
-		}},
-		{"an unknown serializer", func(ctx context.Context, a string) error {
-			return send(ctx, a, slices.Concat(word(100), word(7<<24|50), make([]byte, 200)), granted)
-		}},
-		{"deep JSON in the header", func(ctx context.Context, a string) error {
-			return send(ctx, a, join(deep, ""), granted)
-		}},
-		{"deep JSON in the body", func(ctx context.Context, a string) error { return send(ctx, a, frameOf(50001, 1, deep), `"index":0`) }},
-		{"a request cut at each byte", func(ctx context.Context, a string) error {
-			return each(ctx, len(whole), func(i int) error { return send(ctx, a, whole[:i], "") })
-		}},
-		{"2,000 slow connections", func(ctx context.Context, a string) error {
-			var conns []net.Conn
-			defer func() {
-				for _, c := range conns {
-					c.Close()
-				}
-			}()
-			for i := range 2000 {
-				c, err := (&net.Dialer{}).DialContext(ctx, "tcp", a)
-				if err != nil {
-					return fmt.Errorf("connection %d: %w", i, err)
-				}
-				conns = append(conns, c)
-			}
-			pace := time.NewTicker(200 * time.Millisecond)
-			defer pace.Stop()
-			for k := range 20 { // four seconds, the length and the header a little at a time, and then all of the body but its last byte
-				part := whole[len(whole)*k/21 : len(whole)*(k+1)/21]
-				if k == 19 {
-					part = whole[len(whole)*k/21 : len(whole)-1]
-				}
-				for _, c := range conns {
-					_, _ = c.Write(part) // it may have been closed: its right
-				}
-				select {
-				case <-pace.C:
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			}
-			return nil
-		}},
-		{"a storm of connections", func(ctx context.Context, a string) error {
-			return each(ctx, 2000, func(int) error {
+		attack{"a storm of connections", func(ctx context.Context, a string) error {
+			return each(ctx, g.Force.Slow, func(int) error {
 				c, err := (&net.Dialer{}).DialContext(ctx, "tcp", a)
 				if err != nil {
 					return err
 				}
 				return c.Close()
 			})
-		}},
-	}
-	for _, s := range strangers {
-		list = append(list, attack{"a flood of a stranger's requests", func(ctx context.Context, a string) error {
+		}})
+	for i, s := range g.Strangers {
+		list = append(list, attack{fmt.Sprintf("a flood of a stranger's requests, %d", i+1), func(ctx context.Context, a string) error {
 			flood := bytes.Repeat(s.Frame, 200)
-			return each(ctx, 64, func(int) error { return send(ctx, a, flood, s.Never) })
+			return each(ctx, g.Force.Many, func(int) error { return send(ctx, a, flood, s.Verdict) })
 		}})
 	}
 	return list
-}
-
-// target is what an attack is aimed at.
-type target struct {
-	Address   string
-	Whole     []byte // a request that the port understands
-	Strangers []stranger
-	Seed      uint64
-	No        int // of the attack; used by attackAsTold alone
-}
-
-func (g target) attacks() []attack {
-	return attacks(rand.New(rand.NewPCG(g.Seed, 0)), g.Whole, g.Strangers...)
 }
 
 // attackVariable makes this test program an attacker: it holds a target.
@@ -237,26 +283,32 @@ func pace(ctx context.Context, one func(context.Context) error, n int) (p50, p99
 }
 
 // endure puts all attacks on a port of process p, one after the other: good, a good client of the port, is served all the while, and the process's memory
-// stays within 64 MiB of what it was.
-func endure(t *testing.T, p *harness.Process, address string, whole []byte, good func(context.Context) error, strangers ...stranger) {
+// stays within 64 MiB of what it was. So do its descriptors within those given, if any are.
+func endure(t *testing.T, p *harness.Process, g target, descriptors int, good func(context.Context) error) {
 	t.Helper()
 	const mib = 1 << 20
-	_, _, err := pace(within(t, limit), good, 300)
+	samples := 500
+	if g.Force == light {
+		samples = 100
+	}
+	_, _, err := pace(within(t, limit), good, samples/2)
 	must(t, err)
-	p50, calm, err := pace(within(t, limit), good, 500)
+	p50, calm, err := pace(within(t, limit), good, samples)
 	must(t, err)
 	base, _, err := p.Usage()
 	must(t, err)
-	g := target{Address: address, Whole: whole, Strangers: strangers, Seed: rand.Uint64()}
-	t.Logf("%s: base: p50 %v, p99 %v, %d MiB; seed %d", address, p50, calm, base/mib, g.Seed)
+	files, err := p.Descriptors()
+	must(t, err)
+	g.Seed = rand.Uint64()
+	t.Logf("%s: base: p50 %v, p99 %v, %d MiB, %d descriptors; seed %d", g.Address, p50, calm, base/mib, files, g.Seed)
 	for i, a := range g.attacks() {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		ended := make(chan error, 1)
-		go func() { ended <- a.run(ctx, address) }()
-		most := int64(0)
+		go func() { ended <- a.run(ctx, g.Address) }()
+		most, mostFiles := int64(0), 0
 		var worst time.Duration
 		for done := false; !done; {
-			_, p99, err := pace(ctx, good, 100)
+			_, p99, err := pace(ctx, good, samples/5)
 			if err != nil {
 				t.Fatalf("%s: the good client: %v", a.name, err)
 			}
@@ -264,6 +316,9 @@ func endure(t *testing.T, p *harness.Process, address string, whole []byte, good
 			rss, _, err := p.Usage()
 			must(t, err)
 			most = max(most, rss)
+			now, err := p.Descriptors()
+			must(t, err)
+			mostFiles = max(mostFiles, now)
 			select {
 			case err := <-ended:
 				if err != nil {
@@ -274,13 +329,16 @@ func endure(t *testing.T, p *harness.Process, address string, whole []byte, good
 			}
 		}
 		cancel()
-		t.Logf("%-35s p99 %8v (%.1f times), memory %+d MiB", a.name, worst.Round(10*time.Microsecond), float64(worst)/float64(calm), (most-base)/mib)
-		if os.Getenv("INTEROP_LONG") != "" {
+		t.Logf("%-37s p99 %8v (%.1f times), memory %+d MiB, descriptors %+d", a.name, worst.Round(10*time.Microsecond), float64(worst)/float64(calm), (most-base)/mib, mostFiles-files)
+		if os.Getenv("INTEROP_LONG") != "" && g.Force == full {
 			g.No = i
 			g.feel(t, a.name, good)
 		}
 		if most-base > 64*mib && !harness.Racing() {
 			t.Errorf("%s: %d MiB more than before", a.name, (most-base)/mib)
+		}
+		if descriptors > 0 && mostFiles-files > descriptors {
+			t.Errorf("%s: %d descriptors more than before, want at most %d", a.name, mostFiles-files, descriptors)
 		}
 	}
 }
@@ -322,23 +380,96 @@ func (g target) feel(t *testing.T, name string, good func(context.Context) error
 	t.Logf("%-35s p99 in turns: %v, without it %v", name, under[rounds/2].Round(10*time.Microsecond), calm[rounds/2].Round(10*time.Microsecond))
 }
 
-// Whatever comes in at the leader's port: it goes on leading.
+// Whatever comes in at the ports of a group's members and of their pages: the leader leads on, in the same term and without another election, a follower says
+// whom it follows, and pages are given.
 func TestHostileNetworkDisturbsNoGroup(t *testing.T) {
 	t.Parallel() // most of it is waiting for connections to be closed
 	k := ours(t)
 	g := group(t, k, k, k)
 	g.DefaultTimers()
+	metrics, profiles := map[string]string{}, map[string]string{} // by id, host and port
+	for _, n := range g.Nodes {
+		base, err := harness.FreePorts(0, 1)
+		must(t, err)
+		metrics[n.ID], profiles[n.ID] = fmt.Sprintf("127.0.0.1:%d", base), fmt.Sprintf("127.0.0.1:%d", base+1)
+		n.Wrap = func(argv []string) []string {
+			return append(argv, "--metrics", metrics[n.ID], "--pprof", profiles[n.ID])
+		}
+	}
 	leader := started(t, g)
+	_, err := g.Settle(within(t, limit)) // all have heard of the leader
+	must(t, err)
 	c := g.Client()
 	defer c.Close()
-	vote := frameOf(51001, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"ledgerEndIndex":1000000,"ledgerEndTerm":1000000,"code":200}`)
-	push := frameOf(51004, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"type":"TRUNCATE","commitIndex":0,"code":200}`)
-	beat := frameOf(51002, 1, `{"group":"interop","remoteId":"`+leader.ID+`","localId":"n9","leaderId":"n9","term":1000000,"code":200}`)
-	whole := frameOf(50001, 1, `{"body":"aGVsbG8=","code":200,"group":"nobody","remoteId":"n0","term":-1}`)
-	endure(t, leader.Process(), fmt.Sprintf("127.0.0.1:%d", leader.Port), whole, func(ctx context.Context) error {
+	reigns := func() (all []string) {
+		for _, n := range g.Nodes {
+			text, err := page(within(t, limit), "http://"+metrics[n.ID]+"/metrics")
+			must(t, err)
+			found := reignLine.FindAllString(text, -1)
+			if len(found) != 2 {
+				t.Fatalf("the page of %s has %q of term and elections", n.ID, found)
+			}
+			all = append(all, found...)
+		}
+		return all
+	}
+	before := reigns()
+
+	at := func(n *harness.Node, f force) target {
+		fields := `{"group":"interop","remoteId":"` + n.ID + `","localId":"n9","leaderId":"n9","term":1000000,"code":200,`
+		return target{
+			Address: fmt.Sprintf("127.0.0.1:%d", n.Port), Force: f, Whole: frameOf(50001, 1, `{"body":"aGVsbG8=","code":200,"group":"nobody","remoteId":"n0","term":-1}`),
+			Strangers: []stranger{
+				{frameOf(51001, 1, fields+`"ledgerEndIndex":1000000,"ledgerEndTerm":1000000}`), refused}, // a vote
+				{frameOf(51004, 1, fields+`"type":"TRUNCATE","commitIndex":0}`), refused},
+				{frameOf(51002, 1, fields+`"x":0}`), refused}, // a heartbeat
+			},
+		}
+	}
+	endure(t, leader.Process(), at(leader, full), 0, func(ctx context.Context) error {
 		_, err := c.Append(ctx, []byte("a good client's entry"))
 		return err
-	}, stranger{vote, `"voteResult":"ACCEPT"`}, stranger{push, `"code":200,"count"`}, stranger{beat, `"code":200,"group"`})
+	})
+	var followers []*harness.Node
+	for _, n := range g.Nodes {
+		if n != leader {
+			followers = append(followers, n)
+		}
+	}
+	t.Run("others", func(t *testing.T) {
+		t.Run("follower", func(t *testing.T) {
+			t.Parallel()
+			endure(t, followers[0].Process(), at(followers[0], light), 0, func(ctx context.Context) error {
+				m, err := c.Metadata(ctx, followers[0].ID)
+				if err == nil && m.LeaderID != leader.ID {
+					err = fmt.Errorf("it follows %q", m.LeaderID)
+				}
+				return err
+			})
+		})
+		for _, p := range []struct{ address, good, bad string }{
+			{metrics[followers[1].ID], "/metrics", "/debug/pprof/"},
+			{profiles[followers[1].ID], "/debug/pprof/cmdline", "/debug/pprof/profile?seconds=1000000"}, // of eleven days
+		} {
+			t.Run("page "+strings.ReplaceAll(p.good, "/", " "), func(t *testing.T) {
+				t.Parallel()
+				request := func(path string) []byte { return []byte("GET " + path + " HTTP/1.1\r\nHost: h\r\n\r\n") }
+				const connections, others = 2 * 32, 16 // of both pages, as docs/operating.md says; of clients and members that come and go
+				endure(t, followers[1].Process(), target{Address: p.address, Page: true, Force: light, Whole: request(p.good), Strangers: []stranger{{request(p.bad), noPage}}},
+					connections+others, func(ctx context.Context) error {
+						for { // it may have been sent away for another
+							text, err := page(ctx, "http://"+p.address+p.good)
+							if err == nil && len(text) > 0 || ctx.Err() != nil {
+								return err
+							}
+						}
+					})
+			})
+		}
+	})
+	if after := reigns(); !slices.Equal(after, before) {
+		t.Errorf("now %q\nbefore %q", after, before)
+	}
 	if now, err := c.Leader(within(t, limit)); err != nil || now != leader.ID {
 		t.Errorf("%s leads (%v), want %s as before", now, err, leader.ID)
 	}
@@ -349,9 +480,30 @@ func TestHostileNetworkDisturbsNoGroup(t *testing.T) {
 			t.Errorf("%s: %s", n.ID, text)
 		}
 	}
-	_, err := g.Settle(within(t, limit))
+	_, err = g.Settle(within(t, limit))
 	must(t, err)
 	must(t, g.Stop())
+}
+
+var reignLine = regexp.MustCompile(`(?m)^dledger_(term|elections_total)\{.*$`)
+
+// page gets a page on a connection of its own.
+func page(ctx context.Context, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	req.Close = true
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return string(text), err
 }
 
 // extFrame is a whole request with fields in its header.
@@ -394,14 +546,16 @@ func TestHostileNetworkDisturbsNoBroker(t *testing.T) {
 	must(t, harness.Until(within(t, limit), "a send, and its topic's route", func() bool {
 		return sends(within(t, time.Second)) == nil && routes(within(t, time.Second)) == nil
 	}))
-	endure(t, p, names, extFrame(105, map[string]string{"topic": "nobody"}, ""), routes,
-		stranger{extFrame(103, map[string]string{"brokerName": "b", "brokerAddr": "10.0.0.1:1", "clusterName": "c", "haServerAddr": "", "brokerId": "0"}, "{}"), nonsense},
-		stranger{extFrame(322, map[string]string{"brokerName": "b"}, "{}"), nonsense})
-	endure(t, p, broker, send, sends,
-		stranger{extFrame(34, nil, `{"clientID":"stranger","consumerDataSet":[{"groupName":"`+strings.Repeat("g", 300)+`"}],"producerDataSet":[]}`), nonsense},
-		stranger{extFrame(11, map[string]string{"consumerGroup": "stranger", "topic": "good", "queueId": "0", "queueOffset": "999999999", "maxMsgNums": "32", "sysFlag": "6",
-			"commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "0"}, ""), granted},
-		stranger{extFrame(10, map[string]string{"topic": "no such topic!", "queueId": "x"}, "x"), granted})
+	endure(t, p, target{Address: names, Force: full, Whole: extFrame(105, map[string]string{"topic": "nobody"}, ""), Strangers: []stranger{
+		{extFrame(103, map[string]string{"brokerName": "b", "brokerAddr": "10.0.0.1:1", "clusterName": "c", "haServerAddr": "", "brokerId": "0"}, "{}"), onlyFrames},
+		{extFrame(322, map[string]string{"brokerName": "b"}, "{}"), onlyFrames},
+	}}, 0, routes)
+	endure(t, p, target{Address: broker, Force: full, Whole: send, Strangers: []stranger{
+		{extFrame(34, nil, `{"clientID":"stranger","consumerDataSet":[{"groupName":"`+strings.Repeat("g", 300)+`"}],"producerDataSet":[]}`), onlyFrames},
+		{extFrame(11, map[string]string{"consumerGroup": "stranger", "topic": "good", "queueId": "0", "queueOffset": "999999999", "maxMsgNums": "32", "sysFlag": "6",
+			"commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*", "subVersion": "0"}, ""), refused},
+		{extFrame(10, map[string]string{"topic": "no such topic!", "queueId": "x"}, "x"), refused},
+	}}, 0, sends)
 	must(t, p.Stop(20*time.Second))
 	text, err := os.ReadFile(dir + "/up.log")
 	must(t, err)
@@ -430,8 +584,8 @@ func (c *caller) call(ctx context.Context, frame []byte) error {
 	if _, err := io.ReadFull(c, answer); err != nil {
 		return err
 	}
-	if !bytes.Contains(answer, []byte(`"code":0,`)) {
-		return fmt.Errorf("answered %.300q", answer)
+	if done, err := saysDone(answer); err != nil || !done {
+		return fmt.Errorf("answered %.300q (%v)", answer, err)
 	}
 	return nil
 }

@@ -98,6 +98,12 @@ func (p *Process) Stop(grace time.Duration) error {
 // Usage reads from the kernel how much memory the process holds and how much processor time it has used since its start.
 func (p *Process) Usage() (rss int64, cpu time.Duration, err error) { return Usage(p.Pid()) }
 
+// Descriptors counts those that the process has open.
+func (p *Process) Descriptors() (int, error) {
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid()))
+	return len(open), err
+}
+
 // Usage is the resident set in bytes and the processor time, user and system, of the live process pid.
 func Usage(pid int) (rss int64, cpu time.Duration, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
