@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,8 +19,9 @@ import (
 
 const resultDiskFull = 415
 
-// small gives each node a file system of 24 MiB for its directory, half of it taken by a file ballast, and the way to remove that file of a node that runs. Where
-// user namespaces may mount, each node has its file system to itself; otherwise they are mounted for all, which wants root, or sudo that asks nothing.
+// small gives each node a file system of 24 MiB for its directory, half of it taken by a file ballast, and the way to remove that file. Where user namespaces may
+// mount, a process holds each in one of its own, and the directory is a link into that; otherwise they are mounted for all, which wants root, or sudo that asks
+// nothing. They stay until the test ends.
 func small(t *testing.T, g *harness.Group) (relieve func(n *harness.Node) error) {
 	t.Helper()
 	const room, ballast = 24 << 20, 12 << 20
@@ -31,44 +33,53 @@ func small(t *testing.T, g *harness.Group) (relieve func(n *harness.Node) error)
 	}
 	size := fmt.Sprintf("size=%d", room)
 	apart := command("unshare", "-Urm", "mount", "-t", "tmpfs", "-o", size, "tmpfs", "/mnt")
-	if apart == nil {
-		for _, n := range g.Nodes {
-			n.Wrap = func(argv []string) []string {
-				script := `mount -t tmpfs -o "$1" tmpfs "$3" && head -c "$2" /dev/zero >"$3/ballast" && shift 3 && exec "$@"`
-				return append([]string{"unshare", "-Urm", "sh", "-c", script, "sh", size, fmt.Sprint(ballast), n.Base()}, argv...)
-			}
-		}
-		return func(n *harness.Node) error {
-			return os.Remove(fmt.Sprintf("/proc/%d/root%s", n.Process().Pid(), filepath.Join(n.Base(), "ballast")))
-		}
-	}
 	var sudo []string
 	if os.Geteuid() != 0 {
 		sudo = []string{"sudo", "-n"}
 	}
 	for _, n := range g.Nodes {
-		must(t, os.MkdirAll(n.Base(), 0o755))
-		owner := fmt.Sprintf("%s,uid=%d,gid=%d", size, os.Geteuid(), os.Getegid())
-		if err := command(append(sudo, "mount", "-t", "tmpfs", "-o", owner, "tmpfs", n.Base())...); err != nil {
-			err = fmt.Errorf("file systems of their own for the nodes want user namespaces that may mount, or root, or sudo without a password: %w", errors.Join(apart, err))
-			if os.Getenv("CI") == "true" {
-				t.Fatal(err)
+		if apart == nil {
+			disk := n.Base() + ".disk"
+			must(t, os.Mkdir(disk, 0o755))
+			mounted := make(chan struct{})
+			holder, err := harness.Start([]string{"unshare", "-Urm", "sh", "-c", `mount -t tmpfs -o "$1" tmpfs "$2" && echo mounted && exec sleep 1d`, "sh", size, disk},
+				g.Dir, disk+".log", func([]byte) { close(mounted) })
+			must(t, err)
+			t.Cleanup(func() { n.Kill(); holder.Kill() })
+			select {
+			case <-mounted:
+			case <-holder.Done():
+				t.Fatalf("no file system at %s", disk)
 			}
-			t.Skip(err)
+			must(t, os.Symlink(fmt.Sprintf("/proc/%d/root%s", holder.Pid(), disk), n.Base()))
+		} else {
+			must(t, os.MkdirAll(n.Base(), 0o755))
+			owner := fmt.Sprintf("%s,uid=%d,gid=%d", size, os.Geteuid(), os.Getegid())
+			if err := command(append(sudo, "mount", "-t", "tmpfs", "-o", owner, "tmpfs", n.Base())...); err != nil {
+				err = fmt.Errorf("file systems of their own for the nodes want user namespaces that may mount, or root, or sudo without a password: %w", errors.Join(apart, err))
+				if os.Getenv("CI") == "true" {
+					t.Fatal(err)
+				}
+				t.Skip(err)
+			}
+			t.Cleanup(func() {
+				n.Kill()
+				if err := command(append(sudo, "umount", n.Base())...); err != nil {
+					t.Error(err)
+				}
+			})
 		}
-		t.Cleanup(func() {
-			n.Kill()
-			if err := command(append(sudo, "umount", n.Base())...); err != nil {
-				t.Error(err)
-			}
-		})
 		must(t, os.WriteFile(filepath.Join(n.Base(), "ballast"), make([]byte, ballast), 0o644))
+		if err := os.WriteFile(filepath.Join(n.Base(), "more"), make([]byte, room-ballast+1), 0o644); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("more than %d bytes fit on the disk of %s (%v)", room, n.ID, err)
+		}
+		must(t, os.Remove(filepath.Join(n.Base(), "more")))
 	}
 	return func(n *harness.Node) error { return os.Remove(filepath.Join(n.Base(), "ballast")) }
 }
 
 // Three nodes on file systems of 24 MiB, half of it taken: appends go on until nobody has room for more, and are then refused as DISK_FULL. Every
-// acknowledged entry can be read meanwhile. When room is made the group takes appends again, without a restart.
+// acknowledged entry can be read meanwhile. When room is made the group takes appends again, without a restart, and in the end all nodes hold the same.
 func TestSmallDisksFillUpAndRecover(t *testing.T) {
 	t.Parallel()
 	k := ours(t)
@@ -78,20 +89,28 @@ func TestSmallDisksFillUpAndRecover(t *testing.T) {
 	started(t, g)
 	c := g.Client()
 	defer c.Close()
-	body := bytes.Repeat([]byte("x"), 20_000)
-	acked := map[int64]bool{}
-	var full *harness.CodeError
-	for i := 0; full == nil; i++ {
+	acked := map[int64][]byte{} // by index
+	tried := 0
+	try := func() error {
+		tried++
+		body := bytes.Repeat([]byte("x"), 20_000)
+		copy(body, fmt.Sprintf("entry %d ", tried))
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
 		a, err := c.Append(ctx, body)
-		cancel()
+		if err == nil {
+			acked[a.Index] = body
+		}
+		return err
+	}
+	var full *harness.CodeError
+	for full == nil {
+		err := try()
 		switch {
-		case err == nil:
-			acked[a.Index] = true
 		case errors.As(err, &full) && full.Code != resultDiskFull:
 			full = nil // leadership may move to a member that has room
 		}
-		if i > 5000 {
+		if tried > 5000 {
 			t.Fatalf("%d entries of 20,000 bytes on a disk of 24 MiB", len(acked))
 		}
 	}
@@ -99,7 +118,7 @@ func TestSmallDisksFillUpAndRecover(t *testing.T) {
 	if len(acked) < 100 {
 		t.Errorf("only %d entries on a disk with 12 MiB of room", len(acked))
 	}
-	for index := range acked {
+	for index, body := range acked {
 		got, err := c.Get(within(t, limit), index)
 		if err != nil || !bytes.Equal(got, body) {
 			t.Fatalf("entry %d on a full disk: %d bytes, %v", index, len(got), err)
@@ -108,18 +127,17 @@ func TestSmallDisksFillUpAndRecover(t *testing.T) {
 	for _, n := range g.Nodes {
 		must(t, relieve(n))
 	}
-	must(t, harness.Until(within(t, limit), "an append after room was made", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		_, err := c.Append(ctx, body)
-		return err == nil
-	}))
+	must(t, harness.Until(within(t, limit), "an append after room was made", func() bool { return try() == nil }))
 	for _, n := range g.Nodes {
 		if !n.Running() {
 			t.Errorf("%s has ended\n%s", n.ID, g.Logs())
 		}
 	}
+	last, err := g.Settle(within(t, limit))
+	must(t, err)
 	must(t, g.Stop())
+	must(t, g.Judge(acked, last))
+	verifyAgainst(t, g)
 }
 
 // A node that may have few descriptors open runs out of them under a crowd of connections, and goes on: those it has are served, its peers reach it, and
