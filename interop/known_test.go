@@ -9,11 +9,13 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"dledger/client"
 	"dledger/interop/harness"
 )
 
@@ -40,20 +42,33 @@ func answer(c net.Conn) ([]byte, error) {
 	return b, err
 }
 
-// A candidate finds 5,000 pushes and a request for its vote when it wakes up: the vote is answered within 200 ms, and every push is answered. The time is that of
-// the best of some rounds, since it is this program's only while nobody else wants the processors.
+// A candidate finds 5,000 pushes of its own term and a request for its vote when it wakes up: the vote is answered within 200 ms, and so is every push, granted if
+// its turn comes before that of the vote. That is the median of some rounds, with no other test beside it. What it does meanwhile is held by TestVoteIsAnsweredInTheTurnOfWhatLiesBeforeIt, which has no clock.
 func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
-	t.Parallel()
 	k := ours(t)
 	g := group(t, k, k, k)
 	g.GoOnly["compat"] = "0.4" // the pushes are those of the original
-	n := g.Nodes[0]
+	n := g.Nodes[0]            // the others never run: it stands for election whenever it has heard of no leader for a while
 	must(t, n.Start())
 	address := fmt.Sprintf("127.0.0.1:%d", n.Port)
-	vote := func(term int) []byte {
-		return frameOf(51001, 1, fmt.Sprintf(`{"group":"interop","remoteId":"n0","localId":"n1","leaderId":"n1","term":%d,"ledgerEndIndex":100,"ledgerEndTerm":4,"code":200}`, term))
+	const first, conns, each, rounds = 1000, 8, 625, 5
+	fields := func(term int, more string) string {
+		return fmt.Sprintf(`{"group":"interop","remoteId":"n0","localId":"n1","leaderId":"n1","term":%d,"code":200,%s}`, term, more)
 	}
-	term := 1000
+	vote := func(term int) []byte {
+		return frameOf(51001, 3, fields(term, `"ledgerEndIndex":1000,"ledgerEndTerm":1000`))
+	}
+	// The whole of what a connection brings: as a leader does it, a comparison and then pushes.
+	pushes := func(term, index int) []byte {
+		before := first
+		if index == 0 {
+			before = -1
+		}
+		compare := frameOf(51004, 1, fields(term, fmt.Sprintf(`"type":"COMPARE","commitIndex":-1,"preLogIndex":%d,"preLogTerm":%d`, index-1, before)))
+		push := frameOf(51004, 2, fields(term, fmt.Sprintf(`"type":"APPEND","commitIndex":-1,"count":1,"entries":[{"body":"b25l","bodyCrc":0,"chainCrc":0,"channel":0,"index":%d,"magic":1,"pos":%d,`+
+			`"size":51,"term":%d}],"firstEntryIndex":%d,"lastEntryIndex":%d,"lastEntryTerm":%d,"preLogIndex":%d,"preLogTerm":%d,"totalSize":51`, index, 51*index, first, index, index, first, index-1, before)))
+		return append(compare, bytes.Repeat(push, each-1)...)
+	}
 	must(t, harness.Until(within(t, limit), "the port", func() bool {
 		c, err := net.DialTimeout("tcp", address, time.Second)
 		if err == nil {
@@ -61,54 +76,81 @@ func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
 		}
 		return err == nil
 	}))
-	voter := dial(t, address)
-	_, err := voter.Write(vote(term)) // it enters a term above that of the pushes
+	ours, err := client.New(client.Config{Group: g.Name, Peers: map[string]string{n.ID: address}, RequestTimeout: time.Second})
 	must(t, err)
-	_, err = answer(voter)
+	defer ours.Close()
+	a, err := exchange(dial(t, address), vote(first))
 	must(t, err)
-	const conns, each, rounds = 8, 625, 7
-	push := frameOf(51004, 2, `{"code":200,"commitIndex":-1,"count":1,"entries":[{"body":"b25l","bodyCrc":0,"chainCrc":0,"channel":0,"index":0,"magic":1,"pos":0,"size":51,"term":4}],`+
-		`"firstEntryIndex":0,"group":"interop","lastEntryIndex":0,"lastEntryTerm":4,"leaderId":"n1","localId":"n1","preLogIndex":-1,"preLogTerm":-1,"remoteId":"n0","term":4,"totalSize":51,"type":"APPEND"}`)
+	if refused.judge(a) == nil {
+		t.Fatalf("the vote is answered %q", a)
+	}
 	pushers := make([]net.Conn, conns)
 	for i := range pushers {
 		pushers[i] = dial(t, address)
 	}
-	best := time.Hour
-	for range rounds {
-		term++
+	var took []time.Duration
+	var granted atomic.Int64
+	for round := range rounds {
+		term := first + round
+		must(t, harness.Until(within(t, limit), "a candidate", func() bool {
+			return slices.ContainsFunc(ours.Status(within(t, time.Second)), func(s client.NodeStatus) bool {
+				return s.ID == n.ID && s.Err == nil && s.Role == "candidate" && int(s.Term) == term
+			})
+		}))
 		must(t, n.Process().Pause())
 		var wait sync.WaitGroup
 		errs := make([]error, 2*conns)
-		var answered atomic.Int64
+		written, voted := make(chan struct{}, conns), make(chan time.Time, 1)
 		for i, c := range pushers {
-			wait.Go(func() { _, errs[i] = c.Write(bytes.Repeat(push, each)) })
+			frames, answers := pushes(term, round), each
+			if i == 0 { // behind the pushes of its connection
+				frames, answers = append(frames, vote(term+1)...), each+1
+			}
 			wait.Go(func() {
-				for range each {
-					if _, err := answer(c); err != nil {
+				_, errs[i] = c.Write(frames)
+				written <- struct{}{}
+			})
+			wait.Go(func() {
+				for range answers {
+					a, err := answer(c)
+					if err != nil {
 						errs[conns+i] = err
 						return
 					}
-					answered.Add(1)
+					done, err := saysDone(a)
+					switch {
+					case !bytes.Contains(a, []byte(`"voteResult"`)):
+						if done && err == nil {
+							granted.Add(1)
+						}
+					case done:
+						voted <- time.Now()
+					default:
+						errs[conns+i] = fmt.Errorf("the vote is answered %s", a)
+					}
 				}
 			})
 		}
-		_, err := voter.Write(vote(term))
-		must(t, err)
+		giveUp := time.After(time.Second)
+		for range conns { // all of it waits in sockets, if they have room for it
+			select {
+			case <-written:
+			case <-giveUp:
+			}
+		}
 		began := time.Now()
 		must(t, n.Process().Resume())
-		a, err := answer(voter)
-		took := time.Since(began)
-		must(t, err)
-		best = min(best, took)
-		if !bytes.Contains(a, []byte(`"voteResult":"ACCEPT"`)) {
-			t.Fatalf("the vote is answered %s", a)
-		}
 		wait.Wait()
 		must(t, errors.Join(errs...))
-		t.Logf("term %d: the vote after %v, %d pushes answered", term, took, answered.Load())
+		took = append(took, (<-voted).Sub(began))
 	}
-	if best > 200*time.Millisecond {
-		t.Errorf("the vote was never answered in less than %v", best)
+	slices.Sort(took)
+	t.Logf("the vote behind %d pushes: median %v, max %v; %d of all granted", conns*each, took[rounds/2], took[rounds-1], granted.Load())
+	if granted.Load() == 0 {
+		t.Error("no push was granted")
+	}
+	if took[rounds/2] > 200*time.Millisecond {
+		t.Errorf("the vote is answered after %v", took)
 	}
 	must(t, n.Stop())
 }
