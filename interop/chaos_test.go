@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -261,15 +262,32 @@ func chaosSeed(t *testing.T) uint64 {
 	return seed
 }
 
+// leader is the node that says it leads, nil if none does.
+func (c *chaos) leader() *harness.Node {
+	wire := c.g.Client()
+	defer wire.Close()
+	id, err := wire.Leader(within(c.t, time.Second))
+	if err != nil {
+		return nil
+	}
+	return c.g.Node(id)
+}
+
+// rounds are so many faults. The first node of every second one is the leader.
 func (c *chaos) rounds(n int) {
 	var order []int
-	for range n {
+	for round := range n {
 		if len(order) == 0 {
 			order = c.r.Perm(len(faults)) // each fault comes before one comes again
 		}
 		f := faults[order[0]]
 		order = order[1:]
 		who := c.r.Perm(len(c.g.Nodes))
+		if leader := c.leader(); leader != nil && round%2 == 0 {
+			i := slices.Index(c.g.Nodes, leader)
+			at := slices.Index(who, i)
+			who[0], who[at] = who[at], who[0]
+		}
 		c.key.Add(1)
 		c.t.Logf("%s: %s %s %s", f.name, c.g.Nodes[who[0]].ID, c.g.Nodes[who[1]].ID, c.g.Nodes[who[2]].ID)
 		f.run(c, c.g.Nodes[who[0]], c.g.Nodes[who[1]], c.g.Nodes[who[2]])
@@ -286,6 +304,44 @@ func TestRegistersHoldThroughChaos(t *testing.T) {
 	c := newChaos(t, seed, k, k, k)
 	c.start(seed)
 	c.rounds(rounds(len(faults), 10*len(faults)))
+	c.judge()
+}
+
+// The leader stands still for half a minute, much longer than anybody waits, and wakes up in the belief that it leads: the others go on without it, and nothing that it
+// says then is a lie.
+func TestRegistersHoldThroughALongPauseOfTheLeader(t *testing.T) {
+	t.Parallel()
+	k := ours(t)
+	seed := chaosSeed(t)
+	c := newChaos(t, seed, k, k, k)
+	c.start(seed)
+	c.goesOn("the start")
+	old := c.leader()
+	if old == nil {
+		t.Fatal("no node says it leads")
+	}
+	must(t, old.Process().Pause())
+	end := time.Now().Add(29 * time.Second)
+	c.goesOn("the leader stood still")
+	for time.Now().Before(end) {
+		c.key.Add(1)
+		c.wait(time.Second, 1500*time.Millisecond)
+	}
+	wire := c.g.Client()
+	defer wire.Close()
+	key, me, asked := strconv.FormatInt(c.key.Load(), 10), c.registers.Client(4, wire), make(chan struct{})
+	go func() { // whether it is answered is the node's affair; what is answered is judged
+		defer close(asked)
+		call, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if me.Write(call, old.ID, key) == nil {
+			_, _ = me.Read(call, old.ID, key)
+		}
+	}()
+	c.wait(time.Second, 1500*time.Millisecond) // the request waits in the node's socket
+	must(t, old.Process().Resume())
+	<-asked
+	c.goesOn("the leader went on")
 	c.judge()
 }
 
