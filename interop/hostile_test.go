@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"dledger/internal/figure"
 	"dledger/interop/harness"
 )
 
@@ -301,6 +302,7 @@ func endure(t *testing.T, p *harness.Process, g target, descriptors int, good fu
 	must(t, err)
 	g.Seed = rand.Uint64()
 	t.Logf("%s: base: p50 %v, p99 %v, %d MiB, %d descriptors; seed %d", g.Address, p50, calm, base/mib, files, g.Seed)
+	worstOf, under := time.Duration(0), ""
 	for i, a := range g.attacks() {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		ended := make(chan error, 1)
@@ -329,6 +331,9 @@ func endure(t *testing.T, p *harness.Process, g target, descriptors int, good fu
 			}
 		}
 		cancel()
+		if worst > worstOf {
+			worstOf, under = worst, a.name
+		}
 		t.Logf("%-37s p99 %8v (%.1f times), memory %+d MiB, descriptors %+d", a.name, worst.Round(10*time.Microsecond), float64(worst)/float64(calm), (most-base)/mib, mostFiles-files)
 		if os.Getenv("INTEROP_LONG") != "" && g.Force == full {
 			g.No = i
@@ -341,6 +346,7 @@ func endure(t *testing.T, p *harness.Process, g target, descriptors int, good fu
 			t.Errorf("%s: %d descriptors more than before, want at most %d", a.name, mostFiles-files, descriptors)
 		}
 	}
+	figure.Log(t, "%s: a good client's p99 %v, at worst %v under %s", g.Address, calm.Round(10*time.Microsecond), worstOf.Round(10*time.Microsecond), under)
 }
 
 // feel prints a good client's p99 with the attacker paused and with it at work, as medians of rounds that take turns: whatever else this machine does meanwhile it does
@@ -377,7 +383,7 @@ func (g target) feel(t *testing.T, name string, good func(context.Context) error
 	}
 	slices.Sort(calm)
 	slices.Sort(under)
-	t.Logf("%-35s p99 in turns: %v, without it %v", name, under[rounds/2].Round(10*time.Microsecond), calm[rounds/2].Round(10*time.Microsecond))
+	figure.Log(t, "%-35s p99 in turns: %v, without it %v", name, under[rounds/2].Round(10*time.Microsecond), calm[rounds/2].Round(10*time.Microsecond))
 }
 
 // Whatever comes in at the ports of a group's members and of their pages: the leader leads on, in the same term and without another election, a follower says

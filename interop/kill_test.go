@@ -5,11 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"dledger/internal/figure"
 	"dledger/interop/harness"
 )
 
 // Our own group with its default timers: the leader is killed again and again under load; every acknowledged append is on all three
-// nodes in the end. Prints how long clients waited.
+// nodes in the end. How long clients waited is a figure.
 func TestOurGroupSurvivesKillsOfTheLeader(t *testing.T) {
 	t.Parallel()
 	k := ours(t)
@@ -42,6 +43,6 @@ func TestOurGroupSurvivesKillsOfTheLeader(t *testing.T) {
 func report(t *testing.T, waits []time.Duration) {
 	t.Helper()
 	slices.Sort(waits)
-	t.Logf("kill -9 of the leader to the next acknowledged append, %d times: min %v, median %v, max %v",
+	figure.Log(t, "kill -9 of the leader to the next acknowledged append, %d times: min %v, median %v, max %v",
 		len(waits), waits[0], waits[len(waits)/2], waits[len(waits)-1])
 }

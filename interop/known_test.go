@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"dledger/client"
+	"dledger/internal/figure"
 	"dledger/interop/harness"
 )
 
@@ -146,7 +147,7 @@ func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
 		took = append(took, (<-voted).Sub(began))
 	}
 	slices.Sort(took)
-	t.Logf("the vote behind %d pushes: median %v, max %v; %d of all granted", conns*each, took[rounds/2], took[rounds-1], granted.Load())
+	figure.Log(t, "the vote behind %d pushes: median %v, max %v; %d of all granted", conns*each, took[rounds/2], took[rounds-1], granted.Load())
 	if granted.Load() == 0 {
 		t.Error("no push was granted")
 	}
@@ -235,7 +236,7 @@ func TestClientsOfALeaderWithoutFollowersAreAnswered(t *testing.T) {
 		most = max(most, rss)
 	}
 	const mib = 1 << 20
-	t.Logf("%d acknowledged, %d given up, %d refused; memory %d MiB, at most %d MiB", ok.Load(), timeouts.Load(), refused.Load(), base/mib, most/mib)
+	figure.Log(t, "%d acknowledged, %d given up, %d refused; memory %d MiB, at most %d MiB", ok.Load(), timeouts.Load(), refused.Load(), base/mib, most/mib)
 	if ok.Load() > 0 {
 		t.Errorf("%d appends were acknowledged by a leader without followers", ok.Load())
 	}

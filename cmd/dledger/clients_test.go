@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"dledger/internal/figure"
 	"dledger/internal/mq"
 )
 
@@ -116,7 +117,7 @@ func TestTenThousandLongPollsTakeBoundedMemory(t *testing.T) {
 		return conns[i].ask(mq.CodeMinOffset, map[string]string{"topic": "t", "queueId": "0"})
 	})
 	full := memory()
-	t.Logf("idle %d MiB, with %d long polls %d MiB: %d KiB each", idle>>20, clients, full>>20, (full-idle)/clients>>10)
+	figure.Log(t, "idle %d MiB, with %d long polls %d MiB: %d KiB each", idle>>20, clients, full>>20, (full-idle)/clients>>10)
 	if full-idle > clients*perClient {
 		t.Errorf("each of %d long polls takes %d bytes, want %d at most", clients, (full-idle)/clients, perClient)
 	}

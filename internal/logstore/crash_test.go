@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"dledger/internal/entry"
+	"dledger/internal/figure"
 	"dledger/internal/raft"
 	"dledger/internal/vfs"
 )
@@ -430,7 +431,7 @@ func crashesLeaveTheLogBeforeOrAfter(t *testing.T, shape shape) {
 	if c.expired == 0 {
 		t.Error("nothing expired")
 	}
-	t.Logf("%d crashes", c.crashes)
+	figure.Log(t, "%d crashes", c.crashes)
 }
 
 // The same with scripts made by chance. Replay one with go test -run Random -crash.seed=N.

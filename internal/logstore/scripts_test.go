@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"dledger/internal/figure"
 	"dledger/internal/raft"
 	"dledger/internal/vfs"
 )
@@ -137,7 +138,7 @@ func TestShortScriptsSurviveCrashes(t *testing.T) {
 	if all < atLeast {
 		t.Errorf("only %d images of crashes", all)
 	}
-	t.Logf("%d images of crashes in %v", all, time.Since(began).Round(time.Millisecond))
+	figure.Log(t, "%d images of crashes in %v", all, time.Since(began).Round(time.Millisecond))
 }
 
 // crashScript runs a script on a short log, with crashes in its last operation.

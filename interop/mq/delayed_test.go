@@ -13,6 +13,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 
+	"dledger/internal/figure"
 	"dledger/interop/mq/cluster"
 )
 
@@ -165,7 +166,7 @@ func TestDelayedMessagesComeInTimeOverFailovers(t *testing.T) {
 			seen = max(seen, got[body].Sub(want.dueMax))
 		}
 	}
-	t.Logf("%d delayed messages taken, %d sends failed; in their queues %v after they were due at most, %d of them again; a consumer has got %d, %v after at most",
+	figure.Log(t, "%d delayed messages taken, %d sends failed; in their queues %v after they were due at most, %d of them again; a consumer has got %d, %v after at most",
 		len(all), failed, latest.Round(time.Millisecond), copies, len(got), seen.Round(time.Millisecond))
 	if t.Failed() {
 		t.Log(c.Logs())

@@ -19,6 +19,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/producer"
 
+	"dledger/internal/figure"
 	"dledger/interop/harness"
 	"dledger/interop/mq/cluster"
 )
@@ -532,7 +533,7 @@ func TestSendsGoOnWhileALeaderIsKilled(t *testing.T) {
 func report(t *testing.T, what string, longest []time.Duration, failed []error) {
 	t.Helper()
 	d := slices.Sorted(slices.Values(longest))
-	t.Logf("%s: longest send after kill -9 of a leader: min %v, median %v, max %v over %d kills; %d sends failed", what, d[0].Round(time.Millisecond),
+	figure.Log(t, "%s: longest send after kill -9 of a leader: min %v, median %v, max %v over %d kills; %d sends failed", what, d[0].Round(time.Millisecond),
 		d[len(d)/2].Round(time.Millisecond), d[len(d)-1].Round(time.Millisecond), len(d), len(failed))
 }
 
