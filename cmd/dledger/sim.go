@@ -90,21 +90,15 @@ func simulateMany(ctx context.Context, out *bufio.Writer, c sim.Case, runs int, 
 	var failed *sim.Result
 	lived := 0
 	sim.Explore(c.Seed, runs, c.Steps, runtime.GOMAXPROCS(0), func(r sim.Result) bool {
-		sum.Steps += r.Stats.Steps
-		sum.Turns += r.Stats.Turns
-		sum.Time += r.Stats.Time
-		sum.Committed += r.Stats.Committed
-		sum.Acked += r.Stats.Acked
-		sum.Undecided += r.Stats.Undecided
-		sum.Reads += r.Stats.Reads
-		sum.Leaders += r.Stats.Leaders
-		sum.Restarts += r.Stats.Restarts
+		sum.Add(&r.Stats)
 		if lived++; r.Err != nil {
 			failed = &r
 		}
 		return failed == nil && ctx.Err() == nil
 	})
 	printLived(out, sum)
+	fmt.Fprintf(out, "faults that struck: %v; %d repairs, %d deletions by retention, %d logs started anew, %d recoveries without some members\n",
+		&sum.Struck, sum.Repaired, sum.Expired, sum.Resets, sum.Partly)
 	switch {
 	case failed != nil:
 	case lived < runs:

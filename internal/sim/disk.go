@@ -23,9 +23,13 @@ type disk struct {
 	fail   string     // the next call of this kind fails with EIO; "" = none
 	failed bool       // a call failed with EIO in this life
 	full   bool       // there is little room
+	looks  bool       // it says that much of it is used
 	syncs  int        // syncs since the count was last taken
 
 	bad map[spot]bool // blocks that are not read until they are rewritten
+
+	// What is to be counted when what is above strikes.
+	cutBy, failBy, fullBy, badBy *blow
 }
 
 func newDisk(chance *rand.Rand) *disk {
@@ -42,6 +46,7 @@ func (d *disk) hook(c vfs.Call) error {
 	if d.cutIn > 0 {
 		if d.cutIn--; d.cutIn == 0 {
 			d.off = true
+			d.cutBy.falls()
 			if c.Op == "write" {
 				return &vfs.ShortError{N: d.chance.IntN(int(c.N) + 1), Err: errPower}
 			}
@@ -49,10 +54,12 @@ func (d *disk) hook(c vfs.Call) error {
 		}
 	}
 	if len(d.bad) > 0 && d.sick(c) {
+		d.badBy.falls()
 		return syscall.EIO
 	}
 	if c.Op == d.fail {
 		d.fail, d.failed = "", true
+		d.failBy.falls()
 		if c.Op == "write" {
 			return &vfs.ShortError{N: d.chance.IntN(int(c.N) + 1), Err: syscall.EIO}
 		}
@@ -112,7 +119,7 @@ func (d *disk) limit(n int64) {
 
 // looksUsed makes the disk say that this share of it is used; a negative share ends that.
 func (d *disk) looksUsed(share float64) {
-	if share < 0 {
+	if d.looks = share >= 0; !d.looks {
 		d.mem.SetSpace(nil)
 		return
 	}

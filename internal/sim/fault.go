@@ -53,6 +53,50 @@ var kindNames = [kinds]string{"noisy-net", "noisy-link", "halves", "isolate", "o
 
 func (k kind) String() string { return kindNames[k] }
 
+// Struck counts by kind the faults that took effect. Most do so at once; one that waits for something, as for a message on the link that it spoils or for the next call to
+// the disk, is counted when that has come, and never if it does not come.
+type Struck [kinds]int
+
+// Add counts what others have counted.
+func (s *Struck) Add(o *Struck) {
+	for k, n := range o {
+		s[k] += n
+	}
+}
+
+func (s *Struck) String() string {
+	words := make([]string, kinds)
+	for k, n := range s {
+		words[k] = fmt.Sprintf("%s %d", kind(k), n)
+	}
+	return strings.Join(words, ", ")
+}
+
+// blow is one fault that may strike later, and counts once.
+type blow struct {
+	kind kind
+	all  *Struck // nil once it is counted
+}
+
+func (w *world) blow(k kind) *blow { return &blow{kind: k, all: &w.struck} }
+
+// falls is called whenever the fault has an effect. A nil blow is no fault.
+func (b *blow) falls() {
+	if b != nil && b.all != nil {
+		b.all[b.kind]++
+		b.all = nil
+	}
+}
+
+// late tells whether a fault strikes some time after it was announced, and counts itself then.
+func (k kind) late() bool {
+	switch k {
+	case noisyNet, noisyLink, halves, isolate, oneWay, ring, bridge, cutInCall, stop, ioError, fullDisk, nearlyFull, slowDisk, hangingDisk, transfer, misplace, misdirected, badSector, stragglers:
+		return true
+	}
+	return false
+}
+
 // possible tells whether a group can be asked to survive this kind of fault.
 func (k kind) possible(s *setup) bool {
 	switch k {
@@ -95,8 +139,11 @@ func (w *world) schedule(no int) {
 		}
 		w.schedule(no + 1)
 		if w.wanted(no) {
-			what := w.strike(pick(r, w.setup.kinds...), r)
-			if what != "" {
+			k := pick(r, w.setup.kinds...)
+			if what := w.strike(k, r); what != "" {
+				if !k.late() {
+					w.struck[k]++
+				}
 				w.faults = append(w.faults, Fault{No: no, At: time.Duration(w.now), What: what})
 				w.say(nil, "fault %d: %s", no, what)
 			}
@@ -163,7 +210,7 @@ func (w *world) strike(k kind, r *rand.Rand) string {
 		if !n.up || n.rotten { // see rot
 			return ""
 		}
-		n.disk.cutIn = 1 + r.IntN(60)
+		n.disk.cutIn, n.disk.cutBy = 1+r.IntN(60), w.blow(k)
 		return fmt.Sprintf("power of %s goes with call %d from now", n.id, n.disk.cutIn)
 	case kill:
 		if !n.up {
@@ -185,24 +232,27 @@ func (w *world) strike(k kind, r *rand.Rand) string {
 			return ""
 		}
 		n.loop.Stop()
+		n.stopBy = w.blow(k)
 		n.poke()
 		w.later(span(r), n.start)
 		return fmt.Sprintf("%s is stopped", n.id)
 	case ioError:
 		n.disk.fail = pick(r, "write", "datasync", "datasync", "sync", "create", "rename", "zero", "syncdir")
+		n.disk.failBy = w.blow(k)
 		return fmt.Sprintf("next %s of %s fails", n.disk.fail, n.id)
 	case fullDisk:
 		return w.fill(r, n)
 	case nearlyFull:
 		share := pick(r, 0.75, 0.88, 0.88, 0.97)
 		n.disk.looksUsed(share)
+		n.disk.fullBy = w.blow(k)
 		w.later(span(r), func() { n.disk.looksUsed(-1) })
 		return fmt.Sprintf("disk of %s is used to %.2f", n.id, share)
 	case slowDisk:
-		n.slowTill = w.now + span(r)
+		n.slowTill, n.slowBy = w.now+span(r), w.blow(k)
 		return fmt.Sprintf("disk of %s is slow until %v", n.id, time.Duration(n.slowTill))
 	case hangingDisk:
-		n.hangTill = w.now + span(r)
+		n.hangTill, n.hangBy = w.now+span(r), w.blow(k)
 		return fmt.Sprintf("disk of %s hangs until %v", n.id, time.Duration(n.hangTill))
 	case wipe:
 		return w.wipe(n)
@@ -224,7 +274,7 @@ func (w *world) strike(k kind, r *rand.Rand) string {
 		return w.straggle(r, n)
 	case misplace:
 		l := w.link(n.id, w.other(r, n).id)
-		l.misplace = 1 + r.IntN(3)
+		l.misplace, l.misplaceBy = 1+r.IntN(3), w.blow(k)
 		return fmt.Sprintf("next %d appends from %s to %s name other positions", l.misplace, l.from.id, l.to.id)
 	}
 	panic("sim: unknown kind of fault")
@@ -235,7 +285,7 @@ func (w *world) other(r *rand.Rand, n *node) *node {
 }
 
 func (w *world) makeNoise(k kind, r *rand.Rand, n *node) string {
-	x := noise{}
+	x := noise{by: w.blow(k)}
 	if r.IntN(2) == 0 {
 		x.drop = r.Float64() * 0.3
 	}
@@ -266,10 +316,10 @@ func (w *world) makeNoise(k kind, r *rand.Rand, n *node) string {
 
 // straggle makes copies of what a member sends come again much later, when it may lead no more.
 func (w *world) straggle(r *rand.Rand, n *node) string {
-	late := raft.Instant(between(r, 300*time.Millisecond, 4*time.Second))
+	late, by := raft.Instant(between(r, 300*time.Millisecond, 4*time.Second)), w.blow(stragglers)
 	for _, l := range w.links {
 		if l.from == n {
-			l.late = late
+			l.late, l.lateBy = late, by
 		}
 	}
 	w.later(span(r), func() {
@@ -314,8 +364,9 @@ func (w *world) part(k kind, r *rand.Rand, n *node) string {
 		}
 		what = fmt.Sprintf("%s is the bridge between two halves", n.id)
 	}
+	by := w.blow(k)
 	for _, l := range w.links {
-		l.cut = cut(l.from, l.to)
+		l.cut, l.cutBy = cut(l.from, l.to), by
 	}
 	w.later(span(r), func() { w.healAll(r.IntN(2) == 0) })
 	return what
@@ -381,6 +432,7 @@ func (w *world) blackout(r *rand.Rand) string {
 func (w *world) fill(r *rand.Rand, n *node) string {
 	room := pick[int64](r, 0, 100, 3000, 20_000)
 	n.disk.limit(room)
+	n.disk.fullBy = w.blow(fullDisk)
 	w.later(span(r), func() { n.disk.limit(-1) })
 	return fmt.Sprintf("disk of %s has %d bytes left", n.id, room)
 }
@@ -462,10 +514,13 @@ func (w *world) handOver(r *rand.Rand, n *node) string {
 	if !n.up {
 		return ""
 	}
-	life, answers := n.life, 0
+	life, answers, by := n.life, 0, w.blow(transfer)
 	n.loop.Transfer(to.id, -1, func(s raft.Status) {
 		if answers++; answers > 1 && n.life == life {
 			w.violate("R9: %s answers a transfer twice", n.id)
+		}
+		if s == raft.StatusOK {
+			by.falls()
 		}
 		w.say(n, "transfer to %s: %v", to.id, s)
 	})

@@ -99,6 +99,7 @@ func (n *node) powerGoes(noted raft.Index, kept vfs.Keep, choice uint64) bool {
 	}
 	n.w.say(n, "block %d of %s has landed at block %d; bytes changed: %d", from.block, from.name, to.block, hit)
 	if hit > 0 {
+		n.w.struck[misdirected]++
 		n.rots(noted)
 	}
 	return true

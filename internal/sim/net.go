@@ -13,6 +13,7 @@ type link struct {
 	from, to *node
 
 	cut    bool
+	cutBy  *blow
 	noise  noise
 	lastAt raft.Instant // arrival of the last message that kept the order
 
@@ -24,13 +25,17 @@ type link struct {
 	pumping  bool
 	unacked  int          // bytes of entries that were not answered
 	late     raft.Instant // much of what is sent comes once more within so long; 0 = nothing does
-	misplace int          // so many appends are going to name positions of other files
+	lateBy   *blow
+	misplace int // so many appends are going to name positions of other files
+
+	misplaceBy *blow
 }
 
 // noise is how badly a link works.
 type noise struct {
 	drop, repeat, overtake, slow float64 // chances for each message
 	slowMax                      time.Duration
+	by                           *blow
 }
 
 const (
@@ -178,6 +183,7 @@ func (l *link) pushPart(m raft.Message, last raft.Index, p raft.Payload) {
 	}
 	if l.misplace > 0 {
 		l.misplace--
+		l.misplaceBy.falls()
 		move(flat)
 	}
 	m.Payload = raft.Payload{flat}
@@ -258,28 +264,42 @@ func (l *link) request(m raft.Message, size int) {
 	if sent == 0 && size > 0 {
 		w.after(rpcTimeout, func() { w.settle(c) })
 	}
-	if l.late > 0 && (m.Type.IsPush() || m.Type == raft.MsgReset || m.Type == raft.MsgVote) && w.stray.IntN(2) == 0 {
-		w.after(raft.Instant(w.stray.Int64N(int64(l.late))), func() { w.arrive(c, asRead) })
+	if by := l.lateBy; l.late > 0 && (m.Type.IsPush() || m.Type == raft.MsgReset || m.Type == raft.MsgVote) && w.stray.IntN(2) == 0 {
+		w.after(raft.Instant(w.stray.Int64N(int64(l.late))), func() {
+			if c.link.life == c.life && !c.link.cut && c.link.to.up {
+				by.falls()
+			}
+			w.arrive(c, asRead)
+		})
 	}
 }
 
 // carry decides the fate of a message on l and calls arrive for each copy of it that comes through.
 func (w *world) carry(l *link, arrive func(at raft.Instant)) {
 	r, k := w.chance, &l.noise
-	if l.cut || k.drop > 0 && r.Float64() < k.drop {
+	if l.cut {
+		l.cutBy.falls()
+		return
+	}
+	if k.drop > 0 && r.Float64() < k.drop {
+		k.by.falls()
 		return
 	}
 	d := raft.Instant(20_000 + r.Int64N(int64(w.setup.latency)))
 	if k.slow > 0 && r.Float64() < k.slow {
 		d += raft.Instant(r.Int64N(int64(k.slowMax)))
+		k.by.falls()
 	}
 	at := w.now + d
 	if k.overtake == 0 || r.Float64() >= k.overtake {
 		at = max(at, l.lastAt+1)
 		l.lastAt = at
+	} else if at < l.lastAt {
+		k.by.falls()
 	}
 	arrive(at)
 	if k.repeat > 0 && r.Float64() < k.repeat {
+		k.by.falls()
 		arrive(at + raft.Instant(r.Int64N(int64(300*time.Millisecond))))
 	}
 }
@@ -288,6 +308,9 @@ func (w *world) carry(l *link, arrive func(at raft.Instant)) {
 func (w *world) arrive(c *call, m raft.Message) {
 	to := c.link.to
 	if c.link.life != c.life || c.link.cut {
+		if c.link.cut {
+			c.link.cutBy.falls()
+		}
 		w.fail(c)
 		return
 	}

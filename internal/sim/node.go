@@ -57,6 +57,8 @@ type node struct {
 	unpowered bool       // its last life ended with its power
 	passes    int        // searches for damage that found none, since bits last flipped
 
+	slowBy, hangBy, stopBy *blow // what is to be counted when a sync is slow or hangs, and when it has stopped
+
 	// What is known to be on its disk, whoever forgot it since.
 	flushed   mark       // last entry handed to the operating system
 	began     mark       // the same when the present turn began
@@ -202,7 +204,7 @@ func (n *node) down(keep vfs.Keep) {
 		n.trouble(n.w.now)
 	}
 	n.unpowered = keep != nil
-	n.up, n.turnAt, n.inputAt, n.paused = false, never, never, 0
+	n.up, n.turnAt, n.inputAt, n.paused, n.stopBy = false, never, never, 0, nil
 	n.disk.mem.Crash(keep)
 	n.disk.off, n.disk.cutIn, n.disk.fail, n.disk.failed = false, 0, "", false
 	n.hangTill, n.slowTill = 0, 0
@@ -300,6 +302,7 @@ func (n *node) turn() {
 // stopped ends a life that was asked to end.
 func (n *node) stopped() {
 	w := n.w
+	n.stopBy.falls()
 	w.check.drained(n)
 	if err := n.store.Close(); err != nil && !n.disk.excused() {
 		w.violate("%s: close: %v", n.id, err)
@@ -323,6 +326,7 @@ func (n *node) syncTakes() raft.Instant {
 	d := n.w.setup.syncTime/2 + time.Duration(n.chance.Int64N(int64(n.w.setup.syncTime)))
 	if n.w.now < n.slowTill {
 		d *= 50
+		n.slowBy.falls()
 	}
 	return raft.Instant(d)
 }
@@ -343,6 +347,7 @@ func (n *node) beginSync() {
 
 func (n *node) endSync(early bool, err error) {
 	if left := n.hangTill - n.w.now; left > 0 {
+		n.hangBy.falls()
 		n.trouble(n.hangTill)
 		n.after(left, func() { n.endSync(early, err) })
 		return
@@ -410,6 +415,10 @@ func (n *node) keep() {
 		case deleted > 0:
 			first := n.store.State().First
 			n.w.say(n, "keeps entries from %d", first)
+			n.w.expired++
+			if n.disk.looks {
+				n.disk.fullBy.falls()
+			}
 			n.loop.Expired(first)
 			n.poke()
 		}
@@ -435,11 +444,11 @@ type nodeLog struct {
 }
 
 func (l *nodeLog) Append(first raft.Index, term raft.Term, magic int32, bodies [][]byte, stamp replica.Stamp) error {
-	return forLoop(l.Store.Append(first, term, magic, bodies, stamp))
+	return l.n.forLoop(l.Store.Append(first, term, magic, bodies, stamp))
 }
 
 func (l *nodeLog) AppendEncoded(from raft.Index, p raft.Payload) error {
-	return forLoop(l.Store.AppendEncoded(from, p))
+	return l.n.forLoop(l.Store.AppendEncoded(from, p))
 }
 
 func (l *nodeLog) Flush() error {
@@ -447,7 +456,7 @@ func (l *nodeLog) Flush() error {
 	if err == nil {
 		l.n.w.check.stored(l.n)
 	}
-	return forLoop(err)
+	return l.n.forLoop(err)
 }
 
 func (l *nodeLog) Sync() error { panic("sim: the loop does not sync by itself") }
@@ -476,6 +485,9 @@ func (l *nodeLog) Reset(next raft.Index, pos int64, prev raft.Term) error {
 	if err == nil {
 		n.flushed = mark{next - 1, prev}
 		n.durable = n.flushed
+		if next > 0 {
+			n.w.resets++
+		}
 	}
 	return err
 }
@@ -497,12 +509,13 @@ func (l *nodeLog) Joined() error {
 	return err
 }
 
-func forLoop(err error) error {
+func (n *node) forLoop(err error) error {
 	var pos *logstore.PositionError
 	switch {
 	case err == nil || errors.Is(err, logstore.ErrFailed):
 		return err
 	case errors.Is(err, logstore.ErrDiskFull):
+		n.disk.fullBy.falls()
 		return fmt.Errorf("%w: %w", replica.ErrDiskFull, err)
 	case errors.As(err, &pos), errors.Is(err, logstore.ErrOrder), errors.Is(err, logstore.ErrTooLarge):
 		return fmt.Errorf("%w: %w", replica.ErrRefused, err)

@@ -55,6 +55,7 @@ func (w *world) deaden(r *rand.Rand, n *node) string {
 	for b := lo; b < hi; b++ {
 		n.disk.bad[spot{name, b}] = true
 	}
+	n.disk.badBy = w.blow(badSector)
 	n.rots(n.flushed.index)
 	return fmt.Sprintf("blocks %d to %d of %s on the disk of %s are not read any more", lo, hi-1, name, n.id)
 }
@@ -169,6 +170,7 @@ func (n *node) mend() {
 			n.poke()
 		case err == nil:
 			w.say(n, "has repaired entries %d to %d with what %s has", d.First, last, m.id)
+			w.repaired++
 			if n.store.Hurt() {
 				n.mend()
 			}

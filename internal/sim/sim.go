@@ -53,6 +53,31 @@ type Stats struct {
 	Undecided, Reads  int           // proposals; confirmed reads
 	Leaders, Restarts int
 	Lost              int // committed entries that power cuts took from every disk, in mode async
+
+	Struck   Struck // faults that took effect
+	Repaired int    // repairs of damaged entries with what another member has
+	Expired  int    // times that retention deleted something
+	Resets   int    // logs that were started anew where their leader's begins
+	Partly   int    // 1 where the group recovered though some of its members were still down, cut off or ill
+}
+
+// Add counts what another life has counted.
+func (s *Stats) Add(o *Stats) {
+	s.Steps += o.Steps
+	s.Turns += o.Turns
+	s.Time += o.Time
+	s.Committed += o.Committed
+	s.Acked += o.Acked
+	s.Undecided += o.Undecided
+	s.Reads += o.Reads
+	s.Leaders += o.Leaders
+	s.Restarts += o.Restarts
+	s.Lost += o.Lost
+	s.Struck.Add(&o.Struck)
+	s.Repaired += o.Repaired
+	s.Expired += o.Expired
+	s.Resets += o.Resets
+	s.Partly += o.Partly
 }
 
 // Run lives the life of a seed with a storm of so many events.
@@ -80,6 +105,11 @@ type world struct {
 	written   int    // proposals made in the calm and acknowledged
 	confirmed int
 	gone      int // entries that power cuts have taken from every disk
+	partly    int // as in Stats, like what follows
+	repaired  int
+	expired   int
+	resets    int
+	struck    Struck
 	steps     int
 	turns     int
 
@@ -117,7 +147,8 @@ func (c Case) Run() (res Result) {
 
 func (w *world) result() Result {
 	r := Result{Case: w.c, Setup: w.setup.String(), Faults: w.faults, Err: w.err, Tail: w.lines,
-		Stats: Stats{Steps: w.steps, Turns: w.turns, Time: time.Duration(w.now), Committed: len(w.check.committed), Reads: w.confirmed, Leaders: len(w.check.leaders), Lost: w.gone}}
+		Stats: Stats{Steps: w.steps, Turns: w.turns, Time: time.Duration(w.now), Committed: len(w.check.committed), Reads: w.confirmed, Leaders: len(w.check.leaders), Lost: w.gone,
+			Struck: w.struck, Repaired: w.repaired, Expired: w.expired, Resets: w.resets, Partly: w.partly}}
 	for _, o := range w.check.ops {
 		switch o.state {
 		case acknowledged:
@@ -265,7 +296,7 @@ func (w *world) heal() {
 		in, out := r.IntN(3) > 0, r.IntN(3) > 0 // it is cut off, or hears without being heard, or the reverse, or is only ill itself
 		for _, l := range w.links {
 			if l.to == n || l.from == n {
-				l.cut, l.noise, l.late = l.to == n && in || l.from == n && out, noise{}, 0
+				l.cut, l.cutBy, l.noise, l.late = l.to == n && in || l.from == n && out, nil, noise{}, 0
 			}
 		}
 	}
@@ -273,6 +304,15 @@ func (w *world) heal() {
 	if !w.until(recovery, func() bool { return w.written > 0 }) && !w.failed() {
 		w.violate("a healed majority %v has acknowledged no write for %v\n%s", w.trusted, time.Duration(recovery), w.describe())
 	}
+	if !w.failed() && slices.ContainsFunc(w.nodes, w.ill) {
+		w.partly = 1
+	}
+}
+
+// ill tells whether a member that was not healed is of no use to the others, or of little.
+func (w *world) ill(n *node) bool {
+	return !w.trusted[n.no] && (!n.up || n.failing || n.paused > 0 || n.hangTill > w.now || n.wanting() ||
+		slices.ContainsFunc(w.links, func(l *link) bool { return l.cut && (l.from == n || l.to == n) }))
 }
 
 // mend repairs the trusted members and the links between them.
