@@ -328,8 +328,7 @@ func (c *Core) Step(now Instant, m *Message) {
 	case MsgPreVote:
 		c.reply(m, c.preVote(m))
 	case MsgVote:
-		r, t := c.castVote(m)
-		c.reply(m, Message{Vote: r, Term: t})
+		c.reply(m, c.castVote(m))
 	case MsgHeartbeat:
 		c.onHeartbeat(m)
 	case MsgTransfer:

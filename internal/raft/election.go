@@ -374,23 +374,27 @@ func (c *Core) conclude() {
 // Nobody is voted for in a term that has had a leader, even if it was this candidate: it was restarted, may have lost entries, and
 // would write others with the same index and term (fault 6); or the disk of a voter was lost meanwhile (fault 36). ALREADY_VOTED
 // sends a Java candidate to the next term.
-func (c *Core) castVote(m *Message) (VoteResult, Term) {
+//
+// Who gave up abstaining says so in its acceptance (see tally), as in a pre-vote: that may have been decided by a stand-in, for a member that has just started and does
+// abstain (docs/adr/0010). A Java candidate reads past it.
+func (c *Core) castVote(m *Message) Message {
 	c.learn(m.Term, m.From)
+	refuse := func(why VoteResult) Message { return Message{Vote: why, Term: c.term} }
 	c.claim = claim{by: m.Leader, term: m.Term, last: m.Index}
 	last, lastTerm := c.log.last, c.log.lastTerm()
 	switch {
 	case c.failed || c.Abstaining():
-		return VoteUnknown, c.term
+		return refuse(VoteUnknown)
 	case m.LogTerm < lastTerm:
-		return VoteExpiredLedgerTerm, c.term
+		return refuse(VoteExpiredLedgerTerm)
 	case m.LogTerm == lastTerm && m.Index < last:
-		return VoteSmallLedgerEndIndex, c.term
+		return refuse(VoteSmallLedgerEndIndex)
 	case m.Term < c.term:
-		return VoteExpiredTerm, c.term
+		return refuse(VoteExpiredTerm)
 	case c.leader != "" && c.leader != m.Leader:
-		return VoteAlreadyHasLeader, c.term
+		return refuse(VoteAlreadyHasLeader)
 	case c.vote != "" && c.vote != m.Leader, c.led != "":
-		return VoteAlreadyVoted, c.term
+		return refuse(VoteAlreadyVoted)
 	}
 	if c.vote == "" {
 		c.setTerm(c.term, m.Leader)
@@ -399,7 +403,11 @@ func (c *Core) castVote(m *Message) (VoteResult, Term) {
 		// Leave the one voted for the time to show itself.
 		c.campaign.phase, c.campaign.next = idle, c.now+Instant(c.cfg.Heartbeat)+c.voteInterval()
 	}
-	return VoteAccept, c.term
+	a := Message{Vote: VoteAccept, Term: c.term}
+	if c.lapsed {
+		a.Status = StatusNotReady
+	}
+	return a
 }
 
 // preVote tells whether castVote would accept, and whether this node misses a leader at all. It changes nothing.
