@@ -436,7 +436,16 @@ func (d *finder) search(pos int64, next raft.Index, term raft.Term, limit raft.I
 	}
 	sc := scanner{src: d.src}
 	unreadable := 0
+	step := int64(4 << 10) // until it is asked again whether anything follows: a file is zeros from the end of the log on
+	ask := pos + step
 	for pos++; pos+entry.HeaderSize <= d.src.limit(); pos++ {
+		if pos >= ask {
+			if zeros, err := d.src.zerosFrom(pos); err == nil && zeros {
+				return mark{}, false, nil
+			}
+			step *= 2
+			ask = pos + step
+		}
 		left := d.src.at(pos).off + d.src.size - pos
 		if left < entry.HeaderSize {
 			pos += left - 1

@@ -80,3 +80,61 @@ func TestEntriesBehindDamageAreMissedThoughNoNoteTellsOfThem(t *testing.T) {
 		must(t, s.Close())
 	}
 }
+
+// In mode async others count on entries that no sync has covered. Where only the process ended, whatever was written is there: a log that ends before what is noted as
+// written, or before whole entries, has lost it to damage, however its end looks.
+func TestDamageOfUnsyncedEntriesIsMissedWhereOthersCountOnThem(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		damaged []raft.Index
+		zeros   bool       // where damaged, nothing but zeros is left
+		last    raft.Index // State.Last
+		want    raft.Index // State.TailLost, in mode async
+	}{
+		{"nothing", nil, false, 9, -1},
+		{"an entry with another behind", []raft.Index{8}, false, 7, 9},
+		{"the last that is noted", []raft.Index{7}, false, 6, 9},
+		{"it and all behind", []raft.Index{7, 8, 9}, false, 6, 7},
+		{"what is noted, as zeros", []raft.Index{6, 7, 8, 9}, true, 5, 7},
+		{"all that came since the note, which a write that ends in the middle leaves as well", []raft.Index{8, 9}, false, 7, -1},
+	} {
+		for _, async := range []bool{true, false} {
+			m := vfs.NewMem()
+			cfg := sick(m)
+			cfg.Async = async
+			s := mustOpen(t, cfg)
+			fill(t, s, 5, 1)
+			_, err := s.Sync()
+			must(t, err)
+			fill(t, s, 7, 1)
+			must(t, s.SetCommit(3)) // which notes what is written
+			fill(t, s, 9, 1)
+			for _, i := range c.damaged {
+				pos, size, err := s.Pos(i)
+				must(t, err)
+				name := fmt.Sprintf("base/dledger-n0/data/%020d", pos/256*256)
+				b, err := vfs.ReadFile(m, name)
+				must(t, err)
+				for k := range int64(size) {
+					if at := pos%256 + k; c.zeros {
+						must(t, m.Flip(name, at, b[at]))
+					} else if k == int64(size)-1 {
+						must(t, m.Flip(name, at, 1))
+					}
+				}
+			}
+			want := raft.Index(-1)
+			if async {
+				want = c.want
+			}
+			m.Crash(nil)
+			for start := range 2 {
+				s := mustOpen(t, cfg)
+				if st := s.State(); st.Last != c.last || st.TailLost != want {
+					t.Errorf("%s, async %t, start %d: last %d, lost %d; want %d and %d", c.name, async, start, st.Last, st.TailLost, c.last, want)
+				}
+				must(t, s.Close())
+			}
+		}
+	}
+}

@@ -683,10 +683,16 @@ func (r *recovery) judge() error {
 	if r.m.async {
 		had = max(had, r.m.commit, r.torn) // else a committed entry that was not synced here is one that others committed: nobody counts on it
 	}
+	counted := r.m.async && r.sameBoot && !r.m.clean && !r.ballot.foreign // others count on what was written, and all of that is there if it is not damaged
+	if counted {
+		had = max(had, r.m.flushed.index)
+	}
 	if r.ballot.foreign {
 		had = r.m.commit // a Java node wrote since: it may have cut what was not committed, and synced nothing
 	}
-	if next <= sure && !errors.Is(r.stop, errNoFile) {
+	switch {
+	case errors.Is(r.stop, errNoFile):
+	case next <= sure:
 		zeros, err := r.src.zerosFrom(r.stopPos)
 		if err != nil && !s.cfg.Repairs {
 			return err
@@ -705,6 +711,12 @@ func (r *recovery) judge() error {
 			}
 			had = max(had, behind)
 		}
+	case counted && s.cfg.Repairs:
+		behind, err := r.wholeBehind(next)
+		if err != nil {
+			return err
+		}
+		had = max(had, behind)
 	}
 	if had > s.last.index {
 		s.lost = had
@@ -714,7 +726,7 @@ func (r *recovery) judge() error {
 }
 
 // wholeBehind gives the last whole entry behind the damaged place where the log ends now, or -1. It may have been synced and acknowledged, though a power cut took the
-// note of that: a log that ends where a write was torn has nothing to tell of what follows, one that ends at damage has.
+// note of that, or before it was synced, if others count on it then: a log that ends where a write was torn has nothing to tell of what follows, one that ends at damage has.
 func (r *recovery) wholeBehind(next raft.Index) (last raft.Index, err error) {
 	last = -1
 	d := finder{src: &r.src, records: r.rawRecords, checkPos: r.checkPositions(), sealed: r.sealed}
