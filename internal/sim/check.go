@@ -313,7 +313,11 @@ func (k *checker) recovered(n *node, st *logstore.State) {
 		w.violate("R7: %s comes back with commit index %d and last entry %d", n.id, st.Commit, st.Last)
 		return
 	}
-	if n.rotten && (st.TailLost > st.Last && st.TailLost >= n.durable.index || st.Last >= n.durable.index) {
+	missed := n.durable.index // what it must know that it has lost
+	if w.setup.async && n.flushed.index > n.rotTo {
+		missed = n.flushed.index // others had not synced that when bits flipped
+	}
+	if n.rotten && (st.TailLost > st.Last && st.TailLost >= missed || st.Last >= missed) {
 		// It was cut before the damage, and knows what it has to get back of what others count on.
 		n.commit = min(n.commit, st.Commit)
 		if t, err := n.store.Term(st.Last); st.Last < n.flushed.index {

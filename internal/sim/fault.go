@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,11 +108,13 @@ func (k kind) possible(s *setup) bool {
 	case hoursPass, nearlyFull:
 		return !s.strangers // a stranger may need every old entry
 	case wipe:
-		return len(s.ids) > 1 && !s.async
+		return len(s.ids) > 1
 	case cutInCall:
 		return !s.async // see powerless
-	case rot, misdirected, badSector:
-		return len(s.ids) > 2 && !s.async // there a damaged end cannot be told from a torn one, on which others count as well
+	case rot, badSector:
+		return len(s.ids) > 2
+	case misdirected:
+		return len(s.ids) > 2 && !s.async // see powerless: what is not synced, which a block must be to go astray, others count on there
 	case blackout:
 		return s.async && !s.strangers && len(s.ids) != 2
 	case misplace:
@@ -207,7 +210,7 @@ func (w *world) strike(k kind, r *rand.Rand) string {
 	case powerCut:
 		return w.cutPower(r, n)
 	case cutInCall:
-		if !n.up || n.rotten { // see rot
+		if !n.up || n.rotten || w.fragile() { // see rot
 			return ""
 		}
 		n.disk.cutIn, n.disk.cutBy = 1+r.IntN(60), w.blow(k)
@@ -403,7 +406,7 @@ func (w *world) pauseNode(r *rand.Rand, n *node) string {
 }
 
 func (w *world) cutPower(r *rand.Rand, n *node) string {
-	if !n.up || n.rotten || w.setup.async && !w.setup.losing && !w.powerless(n) { // see rot
+	if !n.up || n.rotten || w.fragile() || w.setup.async && !w.setup.losing && !w.powerless(n) { // see rot
 		return ""
 	}
 	k, what := keep(r)
@@ -414,6 +417,9 @@ func (w *world) cutPower(r *rand.Rand, n *node) string {
 
 // blackout takes the power of several members at once, also of those whose processes do not run: what these have written is in no better place.
 func (w *world) blackout(r *rand.Rand) string {
+	if w.fragile() {
+		return ""
+	}
 	hit := r.Perm(len(w.nodes))
 	if r.IntN(2) == 0 {
 		hit = hit[:1+r.IntN(len(hit))]
@@ -469,12 +475,20 @@ func (w *world) powerless(n *node) bool {
 	return have > 0 && len(w.nodes)-waiting-have < majority
 }
 
+// fragile tells whether damage on one member and power that goes on another may take together what neither takes alone: where power may take what was acknowledged.
+func (w *world) fragile() bool {
+	return w.setup.losing && slices.ContainsFunc(w.nodes, func(m *node) bool { return m.rotten })
+}
+
 // wipe takes a member's disk. It forgets votes and acknowledgements, so a group survives it only if all others hold all that is committed, and, where it does not
 // know that it has forgotten something, are in a term whose leader is known to all of them: then there is nothing left for it to vote in. Where it knows (guarded),
 // it asks the others for their terms, and any will do, if these have not forgotten theirs.
 func (w *world) wipe(n *node) string {
 	last := raft.Index(len(w.check.committed)) - 1
-	if n.up && n.flushed.index > last || n.durable.index > last {
+	if w.setup.async {
+		w.syncAll()
+	}
+	if (n.up || w.setup.async) && n.flushed.index > last || n.durable.index > last {
 		return ""
 	}
 	term := raft.Term(-1)

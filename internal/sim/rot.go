@@ -25,7 +25,8 @@ const rotMost = 4
 
 // rot flips bits in the data or index files of one member. One good copy of each committed entry has to remain, and nobody keeps a list of who has which: so
 // it is always the same member until everything there is known to be whole again, and all others have to be without damage. Until then its power stays, since a power
-// cut may take the notes of the last syncs, and damage behind what is noted cannot be told from a torn end.
+// cut may take the notes of the last syncs, and damage behind what is noted cannot be told from a torn end. In mode async the same holds of what no sync has covered, though
+// only the process ends; so there damage comes while all others have synced everything that the member has.
 func (w *world) rot(r *rand.Rand, n *node) string {
 	name, end := w.perishable(r, n)
 	if end == 0 {
@@ -76,6 +77,12 @@ func (w *world) perishable(r *rand.Rand, n *node) (name string, end int64) {
 	if last < 0 || !n.up && n.unpowered || n.disk.cutIn > 0 || n.disk.off || n.behind || n.flushed.index < 0 || !w.heldBeside(n, last) {
 		return "", 0
 	}
+	if w.setup.async {
+		w.syncAll() // else there is rarely such a moment
+	}
+	if w.setup.async && (n.flushed.index > last || slices.ContainsFunc(w.nodes, func(m *node) bool { return m != n && (!w.holds(m, n, last) || m.disk.cutIn > 0) })) {
+		return "", 0
+	}
 	sub := pick(r, "data", "data", "index")
 	names, err := n.disk.mem.ReadDir(dir + "/" + sub)
 	if err != nil || len(names) == 0 {
@@ -90,15 +97,29 @@ func (w *world) perishable(r *rand.Rand, n *node) (name string, end int64) {
 	return name, int64(len(bytes.TrimRight(b, "\x00")))
 }
 
+// syncAll lets the background sync of mode async come now, wherever it can.
+func (w *world) syncAll() {
+	for _, m := range w.nodes {
+		if m.up && m.paused == 0 && w.now >= m.hangTill && !m.failing && !m.disk.excused() && m.disk.fail == "" && m.flushed != m.durable {
+			if err := m.sync(); err != nil {
+				w.violate("%s: a sync fails on a sound disk: %v", m.id, err)
+			}
+		}
+	}
+}
+
 // heldBeside tells whether everything that is committed is on the disk of another member than n.
 func (w *world) heldBeside(n *node, last raft.Index) bool {
-	return slices.ContainsFunc(w.nodes, func(m *node) bool {
-		if m == n || m.store == nil || m.durable.index < last || m.store.State().First > n.store.State().First {
-			return false
-		}
-		t, err := m.store.Term(last)
-		return err == nil && t == w.check.committed[last].term
-	})
+	return slices.ContainsFunc(w.nodes, func(m *node) bool { return m != n && w.holds(m, n, last) })
+}
+
+// holds tells whether m has synced everything that n holds of what is committed.
+func (w *world) holds(m, n *node, last raft.Index) bool {
+	if m.store == nil || m.durable.index < last || m.store.State().First > n.store.State().First {
+		return false
+	}
+	t, err := m.store.Term(last)
+	return err == nil && t == w.check.committed[last].term
 }
 
 // unreadable does what package dledger does where an entry cannot be given to a follower: if it is not committed, the disk has failed.
@@ -128,7 +149,7 @@ func (n *node) scrub() {
 		return
 	case err != nil:
 		n.w.say(n, "search for damage: %v", err)
-	case done && !n.store.Hurt() && n.loop.Commit() >= min(n.rotTo, n.flushed.index):
+	case done && !n.store.Hurt() && min(n.loop.Commit(), n.durable.index) >= min(n.rotTo, n.flushed.index):
 		if n.passes++; n.passes >= 2 && n.rotten { // the first of them may have begun before the bits flipped
 			n.w.say(n, "is whole again")
 			n.rotten = false

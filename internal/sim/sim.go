@@ -270,17 +270,17 @@ const recovery = 10_000 * ms
 func (w *world) heal() {
 	r := stream(w.c.Seed, forCalm, 0)
 	order := r.Perm(len(w.nodes))
-	// Who lost its disk, or has lost its tail to damage, does not vote until it has caught up.
+	// Who lost its disk, or its power in mode async, or has lost its tail to damage, does not vote until it has caught up.
 	lame := func(i int) int {
-		if w.nodes[i].wanting() {
+		if n := w.nodes[i]; n.wanting() || w.setup.async && !n.up && n.unpowered {
 			return 1
 		}
 		return 0
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return lame(a) - lame(b) })
 	count := len(w.nodes)/2 + 1
-	if lame(order[count-1]) > 0 || w.setup.async {
-		count = len(order) // in mode async those who miss a tail abstain, too
+	if lame(order[count-1]) > 0 {
+		count = len(order)
 	}
 	w.calm = true
 	w.trusted = make([]bool, len(w.nodes))

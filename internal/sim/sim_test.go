@@ -126,6 +126,36 @@ func TestLivesAreFull(t *testing.T) {
 	}
 }
 
+// Damage and lost disks come in mode async as well, damage is repaired there, and most groups recover without some of their members.
+func TestAsyncLivesMeetDamageAndLostDisks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("wants many lives")
+	}
+	var sum Stats
+	lives := 0
+	for seed := uint64(1); lives < 80; seed++ {
+		s := draw(seed)
+		if !s.async || !slices.ContainsFunc(s.kinds, func(k kind) bool { return k == rot || k == badSector || k == wipe }) {
+			continue
+		}
+		lives++
+		r := Run(seed, 8000)
+		if r.Err != nil {
+			t.Fatalf("seed %d: %v", seed, r.Err)
+		}
+		sum.Add(&r.Stats)
+	}
+	t.Logf("%d repairs, %d of %d recoveries without some members, struck: %v", sum.Repaired, sum.Partly, lives, &sum.Struck)
+	for k, least := range map[kind]int{rot: 4, badSector: 4, wipe: 4} {
+		if n := sum.Struck[k]; n < least {
+			t.Errorf("%v has struck %d times", k, n)
+		}
+	}
+	if sum.Repaired < 4 || sum.Partly < lives/3 {
+		t.Errorf("%d repairs, %d of %d recoveries without some members", sum.Repaired, sum.Partly, lives)
+	}
+}
+
 // Where power may take what was acknowledged it does so now and then, also of groups, and mostly it does not.
 func TestPowerCutsTakeWhatAsyncMayLose(t *testing.T) {
 	lives, losing, lost, acked := 0, 0, 0, 0
