@@ -15,6 +15,8 @@ func TestSimSaysWhatItSimulates(t *testing.T) {
 	}{
 		{[]string{"sim", "--seed", "7", "--steps", "500"}, 0, "seed 7\nmembers "},
 		{[]string{"sim", "--seed", "7", "--steps", "500", "--runs", "3"}, 0, "seeds 7 to 9\n"},
+		{[]string{"sim", "--seed", "7", "--steps", "500", "--runs", "3"}, 0, "faults that struck: noisy-net "},
+		{[]string{"sim", "--seed", "7", "--steps", "500", "--runs", "3"}, 0, " s of processor time\n"},
 		{[]string{"sim", "--seed", "7", "--steps", "500", "--faults", "1,2", "--clients", "1", "--trace"}, 0, " starts: entries 0 to -1"},
 		{[]string{"sim", "--steps", "0"}, exitUsage, "--steps 0"},
 		{[]string{"sim", "--runs", "2", "--trace"}, exitUsage, "--runs 2"},
