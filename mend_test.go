@@ -318,6 +318,51 @@ func TestSectorThatTheLeaderCannotReadIsNoBarrier(t *testing.T) {
 	}
 }
 
+// A member whose sidecar the disk does not give comes up, does not vote before it has caught up with a leader, and then is one like the others, on another sector.
+func TestMemberWhoseSidecarCannotBeReadCatchesUp(t *testing.T) {
+	everyCompat(t, func(t *testing.T, config func(string, *dledger.Config)) {
+		dledgertest.Setup{Loss: dledgertest.LoseNothing, Config: func(id string, c *dledger.Config) { never(id, c); config(id, c) }}.Run(t, 3, func(c *dledgertest.Cluster) {
+			appendSome(c, 0, 50)
+			c.Agree()
+			ill := c.Followers()[0].ID
+			c.Kill(ill)
+			appendSome(c, 50, 60)
+			other := c.Followers()[0].ID
+			leader := c.Leader().ID
+			elsewhere := false
+			c.Disk(ill).Mem().SetHook(func(call vfs.Call) error {
+				switch {
+				case call.Op == "rename" && strings.HasSuffix(call.NewName, "/commit"):
+					elsewhere = true
+				case strings.HasSuffix(call.Name, "/commit") && !elsewhere && (call.Op == "read" || call.Op == "write"):
+					return syscall.EIO
+				}
+				return nil
+			})
+			c.Partition([]string{ill}, []string{leader, other})
+			c.Start(ill)
+			if !mustStatus(c, ill).Abstaining || !elsewhere {
+				t.Errorf("%s abstains: %t, its sidecar is another one: %t", ill, mustStatus(c, ill).Abstaining, elsewhere)
+			}
+			c.Heal()
+			c.Wait("it to catch up", func() bool { return !mustStatus(c, ill).Abstaining })
+			c.Agree()
+			c.Kill(other)
+			c.Kill(leader)
+			c.Start(other)
+			appendSome(c, 60, 70) // which takes its vote
+			c.Start(leader)
+			c.Agree()
+			c.Kill(ill)
+			c.Start(ill)
+			if mustStatus(c, ill).Abstaining {
+				t.Errorf("%s abstains again", ill)
+			}
+			c.Agree()
+		})
+	})
+}
+
 // TestScrubKeepsToItsRate: a pass over 8 MiB at 1 MiB a second takes eight seconds, reads no more in any of them but the piece it began with, and status tells how far it is.
 func TestScrubKeepsToItsRate(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"dledger/internal/entry"
@@ -466,7 +467,54 @@ func TestTermFile(t *testing.T) {
 				t.Errorf("term %d vote %q, want %d %q", st.Term, st.Vote, c.term, c.vote)
 			}
 			must(t, s.Close())
+			for _, suffix := range []string{".tmp", ".bak"} { // nobody needs them from now on
+				if err := m.Remove("base/dledger-n0/currterm" + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+					t.Fatal(err)
+				}
+			}
+			s = mustOpen(t, small(m))
+			if st := s.State(); st.Term != c.term || st.Vote != c.vote {
+				t.Errorf("term %d vote %q without the other files, want %d %q", st.Term, st.Vote, c.term, c.vote)
+			}
+			must(t, s.Close())
 		})
+	}
+	// Of a renaming that was cut short the newer file may be the one that the disk does not give: then the older one does not count.
+	for _, c := range []struct {
+		ill, main, tmp, bak string
+		fails               bool
+	}{
+		{ill: ".tmp", tmp: java, bak: "voteLeader=\ncurrTerm=137\n", fails: true},
+		{ill: ".tmp", main: "voteLeader=\ncurrTerm=137\n", tmp: java},
+		{ill: ".bak", tmp: "voteLeader=\ncurrTerm=137\n", bak: java},
+		{ill: ".bak", bak: java, fails: true},
+		{ill: "", main: java, fails: true},
+	} {
+		m := vfs.NewMem()
+		must(t, m.MkdirAll("base/dledger-n0"))
+		for _, f := range [][2]string{{"", c.main}, {".tmp", c.tmp}, {".bak", c.bak}} {
+			if f[1] != "" {
+				must(t, vfs.Replace(m, "base/dledger-n0/currterm"+f[0], []byte(f[1])))
+			}
+		}
+		m.SetHook(func(call vfs.Call) error {
+			if call.Op == "read" && call.Name == "base/dledger-n0/currterm"+c.ill {
+				return syscall.EIO
+			}
+			return nil
+		})
+		s, err := Open(small(m))
+		if c.fails {
+			if err == nil || !strings.Contains(err.Error(), "base/dledger-n0/currterm"+c.ill) {
+				t.Errorf("%+v: open: %v, want an error that names the file", c, err)
+			}
+			continue
+		}
+		must(t, err)
+		if st := s.State(); st.Term != 137 || st.Vote != "" {
+			t.Errorf("%+v: %+v", c, st)
+		}
+		must(t, s.Close())
 	}
 	for n := range len(ours) { // no part of it may pass for a Java node's either, behind which nothing is known of what was durable
 		if b, err := parseBallot([]byte(ours[:n])); err == nil {

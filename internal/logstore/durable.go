@@ -233,16 +233,16 @@ func (s *Store) tellable(commit raft.Index) raft.Index {
 // checkpointFile is what the original's file says; -1 is nothing that can be believed.
 type checkpointFile struct{ commit, end raft.Index }
 
-// readCheckpoint reads the original's file. It may be missing.
-func readCheckpoint(fs vfs.FS, dir string) (checkpointFile, error) {
-	text, err := vfs.ReadFile(fs, filepath.Join(dir, checkpointName))
+// readCheckpoint reads the original's file. It may be missing, and one that the disk does not give, as unread says, counts for nothing either.
+func readCheckpoint(fs vfs.FS, dir string) (c checkpointFile, unread, err error) {
+	text, unread, err := readSmall(fs, filepath.Join(dir, checkpointName))
 	if errors.Is(err, os.ErrNotExist) {
-		return checkpointFile{-1, -1}, nil
+		return checkpointFile{-1, -1}, nil, nil
 	}
-	if err != nil {
-		return checkpointFile{-1, -1}, fmt.Errorf("read %s: %w", checkpointName, err)
+	if err != nil || unread != nil {
+		return checkpointFile{-1, -1}, unread, err
 	}
-	return parseCheckpoint(text), nil
+	return parseCheckpoint(text), nil, nil
 }
 
 func parseCheckpoint(text []byte) checkpointFile {

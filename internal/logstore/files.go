@@ -284,10 +284,14 @@ func (s *Store) erasable(pos int64) error {
 	return nil
 }
 
-// empty tells whether every byte of a file is 0, as of one that was made ahead.
+// empty tells whether every byte of a file is 0, as of one that was made ahead. What the disk does not give back is not known to be 0.
 func (f *file) empty() (bool, error) {
 	src := source{size: f.size, files: []sourceFile{{off: f.off, name: f.name, f: f.File}}}
-	return src.zerosFrom(f.off)
+	zeros, err := src.zerosFrom(f.off)
+	if unreadable(err) {
+		return false, nil
+	}
+	return zeros, err
 }
 
 // untwin gives a sorted list without the files whose position another file has as well, and those. A file that was made ahead in a path that is read-only now has

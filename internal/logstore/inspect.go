@@ -95,8 +95,13 @@ func (in *Inspector) open(fs vfs.FS, dataDirs []string) (err error) {
 		dataDirs = []string{filepath.Join(in.dir, "data")}
 	}
 	// The sidecar first: what it tells was written before, so the files read later hold it.
-	if in.side, _, in.known, err = readSide(fs, filepath.Join(in.dir, sideName)); err != nil {
+	side, err := readSide(fs, filepath.Join(in.dir, sideName))
+	if err != nil {
 		return err
+	}
+	in.side, in.known = side.meta, side.known
+	if side.unread != nil {
+		in.problems, in.side.clean = append(in.problems, side.unread), false
 	}
 	var dataOK bool
 	if in.data, dataOK, err = in.load(fs, dataDirs, in.side.dataSize, in.side.firstPos); err != nil {
@@ -130,9 +135,12 @@ func (in *Inspector) open(fs vfs.FS, dataDirs []string) (err error) {
 	in.bounds()
 	in.info.Commit = in.side.commit
 	if !in.known {
-		c, err := readCheckpoint(fs, in.dir)
+		c, unread, err := readCheckpoint(fs, in.dir)
 		if err != nil {
 			return err
+		}
+		if unread != nil {
+			in.problems = append(in.problems, unread)
 		}
 		in.info.Commit = c.commit
 		if in.info.Commit < in.info.First-1 || in.info.Commit > in.info.Last {

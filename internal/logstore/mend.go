@@ -23,7 +23,7 @@ func (r *recovery) ours() bool {
 // guessBallot makes a term anew whose file is damaged: after a clean stop, or where the machine kept running, the sidecar knows which it was. The vote in it
 // is not known, and none is given. Where a Java node may have voted since, or a power cut may have taken the newest hints, cause stays the last word.
 func (r *recovery) guessBallot(cause error) error {
-	if exact := r.ours() && (r.m.clean || r.sameBoot); !exact || !errors.Is(cause, errBallot) {
+	if exact := r.ours() && (r.m.clean || r.sameBoot) && !r.forgot; !exact || !errors.Is(cause, errBallot) {
 		return cause
 	}
 	r.log.Warn("term is taken from the sidecar; this node does not vote in it", "term", r.m.term, "reason", cause)

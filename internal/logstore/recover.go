@@ -38,10 +38,11 @@ func (s *Store) open() (err error) {
 	}
 
 	name := filepath.Join(dir, sideName)
-	m, slot, known, err := readSide(s.fs, name)
+	side, err := readSide(s.fs, name)
 	if err != nil {
 		return err
 	}
+	m, known := side.meta, side.known
 	if known && (m.dataSize != s.data.size || m.indexSize != s.index.size) {
 		return fmt.Errorf("%s has data files of %d and index files of %d bytes, configured are %d and %d",
 			dir, m.dataSize, m.indexSize, s.data.size, s.index.size)
@@ -50,11 +51,15 @@ func (s *Store) open() (err error) {
 		none := mark{index: -1, term: -1}
 		m = meta{prevTerm: -1, commit: -1, lost: -1, term: -1, flushed: none, durable: none, checkpoint: none}
 	}
-	if s.side, err = openSide(s.fs, dir, name, m, slot); err != nil {
+	if side.unread != nil {
+		s.log.Warn("the disk does not give what was noted last; the file is made anew, and this node does not vote until it has caught up", "file", name, "reason", side.unread)
+		m.clean = false
+	}
+	if s.side, err = openSide(s.fs, dir, name, m, side.slot, side.unread != nil); err != nil {
 		return err
 	}
 	boot := s.fs.BootID()
-	r := recovery{Store: s, m: m, known: known, torn: -1, sameBoot: known && boot != "" && m.boot == bootSum(boot)}
+	r := recovery{Store: s, m: m, known: known, forgot: side.unread != nil, torn: -1, sameBoot: known && boot != "" && m.boot == bootSum(boot)}
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()
 	defer func() {
@@ -70,6 +75,7 @@ type recovery struct {
 	*Store
 	m        meta // of the sidecar, as found
 	known    bool // there was one
+	forgot   bool // a part of the sidecar cannot be read: what m says is true of an earlier moment, perhaps
 	sameBoot bool // the machine did not restart since: what was written is there, synced or not
 	ballot   ballot
 	gone     []*file // that are not part of the log, for unlink
@@ -248,7 +254,7 @@ func (m *meta) holdsEntries() bool {
 
 // javaSince tells whether a Java node has worked here since the sidecar was written, though no term or vote of it shows that: it left another file checkpoint.
 func (m *meta) javaSince(fs vfs.FS, dir string) bool {
-	c, err := readCheckpoint(fs, dir)
+	c, _, err := readCheckpoint(fs, dir)
 	return err == nil && c.end >= 0 && (m.clean && c.end != m.checkpoint.index || c.end > m.flushed.index)
 }
 
@@ -661,8 +667,8 @@ func (x *indexFixer) flush() error {
 // what is gone. Or there are other bytes: that is damage, and going on would hide it.
 func (r *recovery) judge() error {
 	s := r.Store
-	unreadable := errors.Is(r.stop, errRead)
-	if unreadable && (!r.known || r.ballot.foreign || !s.cfg.Repairs) {
+	unread := errors.Is(r.stop, errRead)
+	if unread && (!r.known || r.ballot.foreign || !s.cfg.Repairs) {
 		return r.stop
 	}
 	s.lost = -1
@@ -670,9 +676,9 @@ func (r *recovery) judge() error {
 	s.behind = r.m.behind || r.known && r.m.async && !r.m.clean && !r.sameBoot || !r.known && r.cfg.Async && r.ballot.term > 0 && !r.ballot.foreign
 	s.new = r.m.new || !r.known && len(s.data.list) == 0 && r.ballot == ballot{}
 	// So may what is not read hold what was synced, though a power cut took the note of that.
-	s.behind = s.behind || unreadable && !r.m.clean && !r.sameBoot
+	s.behind = s.behind || unread && !r.m.clean && !r.sameBoot || r.forgot
 	s.behind = s.behind && !plantedLossForgotten
-	if s.behind {
+	if s.behind && !r.forgot {
 		s.log.Warn("the machine went down, and what it took is not known; this node does not vote until it has caught up", "last", s.last.index)
 	}
 	if !r.known {
@@ -759,9 +765,12 @@ func (r *recovery) settle() error {
 	var err error
 	s.commit = r.m.commit
 	if !r.known {
-		c, err := readCheckpoint(s.fs, s.cfg.Dir)
+		c, unread, err := readCheckpoint(s.fs, s.cfg.Dir)
 		if err != nil {
 			return err
+		}
+		if unread != nil {
+			s.log.Warn("no commit index is known; the next checkpoint makes the file anew", "reason", unread)
 		}
 		s.commit = c.commit
 		if s.commit < s.first-1 || s.commit > s.last.index {
@@ -815,6 +824,9 @@ func (r *recovery) settle() error {
 	}
 	s.durable = s.last
 	err = s.side.save(func(m *meta) { m.flushed, m.durable, m.checkpoint = s.last, s.last, s.last })
+	if err == nil {
+		err = s.side.replace(s.fs, s.cfg.Dir)
+	}
 	if err != nil {
 		return s.fail(err)
 	}

@@ -2,6 +2,7 @@ package logstore
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -16,10 +17,14 @@ import (
 // deaden makes bytes [off, off+n) of a file unreadable until they are written over at once, as disks give a sector another place then; with dead never again. What writes a
 // part of them fails, since the page cache reads the rest first.
 func deaden(m *vfs.Mem, name string, off, n int64, dead bool) {
+	m.SetHook(deadSector(name, off, n, dead))
+}
+
+func deadSector(name string, off, n int64, dead bool) vfs.Hook {
 	elsewhere := false
-	m.SetHook(func(c vfs.Call) error {
+	return func(c vfs.Call) error {
 		switch hit := c.Name == name && c.Off < off+n && c.Off+c.N > off; {
-		case c.Op == "create" && c.Name == name:
+		case c.Op == "create" && c.Name == name, c.Op == "rename" && c.NewName == name:
 			elsewhere = !dead
 		case elsewhere || !hit:
 		case c.Op == "read":
@@ -31,7 +36,7 @@ func deaden(m *vfs.Mem, name string, off, n int64, dead bool) {
 			return syscall.EIO
 		}
 		return nil
-	})
+	}
 }
 
 // A sector that the disk does not read is damage like any other: it is found by whoever reads there and by the scrub, named by verify, and repaired, though the disk takes
@@ -113,6 +118,201 @@ func TestSectorThatStaysUnreadableStaysDamage(t *testing.T) {
 	fill(t, s, 40, 2)
 	must(t, good.Close())
 	must(t, s.Close())
+}
+
+// smallFiles are the files beside the log that a start reads: a name, and which bytes the disk does not give.
+var smallFiles = []struct {
+	name   string
+	off, n int64
+}{
+	{termName, 0, sector}, {checkpointName, 0, sector}, {sideName, 0, sideBytes},
+	{sideName, 0, pageSize}, {sideName, pageSize, pageSize}, {sideName, 2 * pageSize, pageSize}, {sideName, 3 * pageSize, pageSize}, {sideName, 2 * pageSize, 2 * pageSize},
+}
+
+// A small file that the disk does not give is a damaged one: verify names it, the start goes on, on another sector, and the node says what it does not know any more. It gives no second
+// vote, and where it may have noted more than it finds it is behind, over further starts and power cuts, until it has caught up. Only the term is asked for as
+// TestMissingTermFileIsNoticed tells: after a power cut nobody knows it.
+func TestUnreadableSmallFileIsDamage(t *testing.T) {
+	for _, end := range []string{"stopped", "killed", "power cut"} {
+		for _, f := range smallFiles {
+			what := fmt.Sprintf("%s, %d bytes of %s unreadable at %d", end, f.n, f.name, f.off)
+			m := stopped(t)
+			if end != "stopped" {
+				s := mustOpen(t, small(m))
+				fill(t, s, 35, 2)
+				must(t, s.SaveTerm(7, "n2"))
+				fill(t, s, 39, 7)
+				must(t, s.SetCommit(36))
+				must(t, checkpoint(s))
+				must(t, s.Truncate(37))
+				fill(t, s, 39, 7)
+				_, err := s.Sync()
+				must(t, err)
+				m.Crash(map[string]vfs.Keep{"killed": nil, "power cut": vfs.KeepNone}[end])
+			}
+			was := mustOpen(t, small(m.Fork(nil)))
+			want, good := was.State(), was
+			if end == "power cut" { // Fork(nil) is a kill
+				m.Crash(vfs.KeepNone)
+			}
+			deaden(m, "base/dledger-n0/"+f.name, f.off, f.n, false)
+			in, err := Inspect(m, "base/dledger-n0")
+			must(t, err)
+			rep, err := in.Verify()
+			must(t, err)
+			if named := len(rep.Problems) > 0 && strings.Contains(rep.Problems[0].Error(), "base/dledger-n0/"+f.name); named == (f.name == checkpointName) { // which counts only without a sidecar
+				t.Errorf("%s: verify finds %v", what, rep.Problems)
+			}
+			must(t, in.Close())
+			s, err := Open(small(m))
+			if f.name == termName && end == "power cut" {
+				if err == nil || !strings.Contains(err.Error(), "base/dledger-n0/"+termName) {
+					t.Errorf("%s: open: %v", what, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: open: %v", what, err)
+				continue
+			}
+			forgot := f.name == sideName
+			same := func(s *Store, last raft.Index) {
+				t.Helper()
+				st := s.State()
+				if st.Term != want.Term || st.Vote != want.Vote && (f.name != termName || st.Vote != UnknownVote) || st.Behind != forgot || st.Last > last || st.Last < last && !forgot || st.Commit > last {
+					t.Errorf("%s: %+v, want term %d, vote %q, last %d, behind %t", what, st, want.Term, want.Vote, last, forgot)
+				}
+				if f.name == termName && st.Vote != UnknownVote {
+					t.Errorf("%s: vote %q though it cannot be read", what, st.Vote)
+				}
+				readsRight(t, what, s, good)
+			}
+			same(s, want.Last)
+			last := s.State().Last
+			again := m.Fork(vfs.KeepNone) // the file is another one from now on
+			same(mustOpen(t, small(again)), last)
+			must(t, checkpoint(s))
+			must(t, s.Close())
+			s = mustOpen(t, small(m)) // and is read, though the sector is as it was
+			same(s, last)
+			must(t, s.Joined())
+			must(t, s.SaveTerm(9, "n1"))
+			fill(t, s, last+5, 9)
+			must(t, s.SetCommit(last+5))
+			must(t, checkpoint(s))
+			m.Crash(vfs.KeepNone)
+			s = mustOpen(t, small(m))
+			if st := s.State(); st.Behind || st.Term != 9 || st.Vote != "n1" || st.Last != last+5 || st.Commit != last+5 || st.TailLost >= 0 {
+				t.Errorf("%s: it goes on as %+v", what, st)
+			}
+			must(t, s.Close())
+		}
+	}
+}
+
+// The sidecar is made anew, and the machine goes down at each call to the disk meanwhile: the node is behind at the next start, from the old file or from the new one.
+func TestPowerCutWhileTheSidecarIsMadeAnew(t *testing.T) {
+	const name = "base/dledger-n0/" + sideName
+	for _, ill := range smallFiles {
+		if ill.name != sideName {
+			continue
+		}
+		m := vfs.NewMem()
+		s := mustOpen(t, small(m))
+		must(t, s.SaveTerm(3, "n2"))
+		fill(t, s, 20, 3)
+		must(t, s.SetCommit(12))
+		must(t, checkpoint(s))
+		must(t, s.Truncate(15))
+		m.Crash(nil)
+		old, err := vfs.ReadFile(m, name)
+		must(t, err)
+		tried := 0
+		look := func(after *vfs.Mem, what string) {
+			if now, err := vfs.ReadFile(after, name); err != nil {
+				t.Fatal(err)
+			} else if bytes.Equal(now, old) {
+				deaden(after, name, ill.off, ill.n, false)
+			}
+			s := mustOpen(t, small(after))
+			if st := s.State(); !st.Behind || st.Term != 3 || st.Vote != "n2" || st.Last > 15 {
+				t.Errorf("%d bytes unreadable at %d, %s: %+v", ill.n, ill.off, what, st)
+			}
+			tried++
+			must(t, s.Close())
+		}
+		live := m.Fork(nil)
+		dead := deadSector(name, ill.off, ill.n, false)
+		live.SetHook(func(c vfs.Call) error {
+			if !reads(c) {
+				for what, keep := range map[string]vfs.Keep{"nothing kept": vfs.KeepNone, "all kept": vfs.KeepAll, "parts kept": vfs.KeepRandom(uint64(tried)), "killed": nil} {
+					look(live.Fork(keep), fmt.Sprintf("before %s, %s", c, what))
+				}
+			}
+			return dead(c)
+		})
+		s = mustOpen(t, small(live))
+		live.SetHook(nil)
+		must(t, s.Close())
+		if tried < 20 {
+			t.Errorf("only %d crashes", tried)
+		}
+	}
+}
+
+// What may pass, or says nothing of what is in a file, is no damage: no permission, no descriptor, a directory that cannot be read. The start ends by it, names the file and has changed nothing.
+func TestStartThatMayNotReadEnds(t *testing.T) {
+	for _, end := range []string{"stopped", "killed"} {
+		healthy := stopped(t)
+		if end == "killed" {
+			mustOpen(t, small(healthy))
+			healthy.Crash(nil)
+		}
+		for _, f := range []string{termName, termName + ".tmp", termName + ".bak", checkpointName, sideName, "data", "index", "data/" + fileName(256), "index/" + fileName(128)} {
+			name := "base/dledger-n0/" + f
+			for _, c := range []struct {
+				op  string
+				err error
+			}{{"open", syscall.EACCES}, {"open", syscall.EMFILE}, {"open", syscall.ENFILE}, {"open", syscall.EIO}, {"read", syscall.EACCES}, {"readdir", syscall.EACCES}, {"readdir", syscall.EIO},
+				{"stat", syscall.EACCES}, {"stat", syscall.EIO}} {
+				if strings.Contains(f, "/") && c.op == "read" {
+					continue // an error of reading there is damage, whichever
+				}
+				m := healthy.Fork(nil)
+				if f == checkpointName {
+					must(t, m.Remove("base/dledger-n0/"+sideName)) // or it is not read
+				}
+				hit := false
+				m.SetHook(func(call vfs.Call) error {
+					if call.Op == c.op && call.Name == name {
+						hit = true
+						return c.err
+					}
+					return nil
+				})
+				s, err := Open(small(m))
+				if !hit {
+					if err == nil {
+						must(t, s.Close())
+					}
+					continue
+				}
+				if !errors.Is(err, c.err) || !strings.Contains(err.Error(), name) {
+					t.Errorf("%s, %s of %s gives %v: open: %v", end, c.op, f, c.err, err)
+				}
+				m.SetHook(nil)
+				want := mustOpen(t, small(m.Fork(nil))).State()
+				s, err = Open(small(m))
+				if err != nil {
+					t.Fatalf("%s, after %s of %s gave %v: %v", end, c.op, f, c.err, err)
+				}
+				if st := s.State(); st.Behind || st.Term != want.Term || st.Vote != want.Vote || st.Last != 29 {
+					t.Errorf("%s, after %s of %s gave %v: %+v", end, c.op, f, c.err, st)
+				}
+				must(t, s.Close())
+			}
+		}
+	}
 }
 
 // A batch that needs several new files, and a directory that fails to sync one of them, leave a directory that opens, whatever of it a crash keeps.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"os"
+	"syscall"
 
 	"dledger/internal/raft"
 	"dledger/internal/vfs"
@@ -141,31 +143,90 @@ type sidecar struct {
 	mu     ioLock // guards all below; held over a write of one slot, which the page cache takes, never over a sync
 	f      vfs.File
 	m      meta
-	hints  int // slots written without sync; their parity is the next slot
-	syncs  int // slots written with sync
+	hints  int    // slots written without sync; their parity is the next slot
+	syncs  int    // slots written with sync
+	aside  string // the file whose place this one is to take; "" once it has. Of the start alone
 	buf    [slotBytes]byte
 }
 
-// readSide gives the newest valid slot of the file at name, and whether there is one. A file that is missing or holds nothing valid is no error.
-func readSide(fs vfs.FS, name string) (m meta, slot int, ok bool, err error) {
-	b, err := vfs.ReadFile(fs, name)
-	if errors.Is(err, os.ErrNotExist) {
-		return m, 0, false, nil
-	}
-	if err != nil {
-		return m, 0, false, fmt.Errorf("read %s: %w", name, err)
-	}
-	for i := range slotCount {
-		var c meta
-		if len(b) >= i*slotSize+slotBytes && c.decode(b[i*slotSize:]) && (!ok || c.seq > m.seq) {
-			m, slot, ok = c, i, true
-		}
-	}
-	return m, slot, ok, nil
+// noted is what a sidecar says.
+type noted struct {
+	meta         // of the newest valid slot
+	slot   int   // where that is
+	known  bool  // there is one
+	unread error // why the disk does not give a part of the file, or nil. What stood there may have been newer: nobody knows then what was noted last
 }
 
-// openSide opens the file, making it if need be. The slot that counts now is not the next one to be overwritten.
-func openSide(fs vfs.FS, dir, name string, m meta, slot int) (*sidecar, error) {
+// readSide reads the file at name. One that is missing, holds nothing valid or is not given by the disk is no error.
+func readSide(fs vfs.FS, name string) (n noted, err error) {
+	f, err := fs.OpenFile(name, os.O_RDONLY)
+	if errors.Is(err, os.ErrNotExist) {
+		return n, nil
+	}
+	if err != nil {
+		return n, fmt.Errorf("read %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	b := make([]byte, sideBytes)
+	whole, err := f.ReadAt(b, 0)
+	for i := range slotCount {
+		slot := b[i*slotSize:][:slotBytes]
+		if unreadable(err) { // as a whole; so each slot by itself
+			if _, bad := f.ReadAt(slot, int64(i)*slotSize); unreadable(bad) {
+				n.unread = fmt.Errorf("read %s at byte %d: %w", name, i*slotSize, bad)
+				continue
+			} else if bad != nil && bad != io.EOF {
+				return n, fmt.Errorf("read %s: %w", name, bad)
+			}
+		} else if err != nil && err != io.EOF {
+			return n, fmt.Errorf("read %s: %w", name, err)
+		} else if whole < i*slotSize+slotBytes {
+			continue
+		}
+		var c meta
+		if c.decode(slot) && (!n.known || c.seq > n.seq) {
+			n.meta, n.slot, n.known = c, i, true
+		}
+	}
+	return n, nil
+}
+
+// unreadable tells whether an error of reading in an open file is the disk's word that it does not give back what is there. That is damage of this file alone; where a file or
+// a directory cannot be opened (no permission, no descriptor left) nothing is known of what is in it, and it may be well.
+func unreadable(err error) bool { return errors.Is(err, syscall.EIO) }
+
+// readSmall gives the content of a file, or why the disk does not give it; err is any other reason.
+func readSmall(fs vfs.FS, name string) (text []byte, unread, err error) {
+	f, err := fs.OpenFile(name, os.O_RDONLY)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	size, err := f.Size()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	text = make([]byte, size)
+	n, err := f.ReadAt(text, 0)
+	switch {
+	case unreadable(err):
+		return nil, fmt.Errorf("%s cannot be read: %w", name, err), nil
+	case err != nil && err != io.EOF:
+		return nil, nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return text[:n], nil, nil
+}
+
+// openSide opens the file, making it if need be. The slot that counts now is not the next one to be overwritten. Where the disk does not give a part of the file, another
+// one takes its place as a whole, and until then it stays as it is: see replace.
+func openSide(fs vfs.FS, dir, name string, m meta, slot int, unread bool) (*sidecar, error) {
+	aside := ""
+	if unread {
+		aside, name = name, name+".tmp"
+		if err := fs.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("make %s anew: %w", aside, err)
+		}
+	}
 	f, err := fs.OpenFile(name, os.O_RDWR)
 	if errors.Is(err, os.ErrNotExist) {
 		if f, err = fs.Create(name, sideBytes); err == nil {
@@ -186,7 +247,22 @@ func openSide(fs vfs.FS, dir, name string, m meta, slot int) (*sidecar, error) {
 		}
 		return nil, err
 	}
-	return &sidecar{saving: newIOLock(), mu: newIOLock(), f: f, m: m, hints: slot, syncs: slot}, nil
+	return &sidecar{saving: newIOLock(), mu: newIOLock(), f: f, m: m, hints: slot, syncs: slot, aside: aside}, nil
+}
+
+// replace puts a sidecar that was begun beside another one into its place, durably, once it says all that has to be said.
+func (s *sidecar) replace(fs vfs.FS, dir string) error {
+	if s.aside == "" {
+		return nil
+	}
+	if err := fs.Rename(s.aside+".tmp", s.aside); err != nil {
+		return fmt.Errorf("make %s anew: %w", s.aside, err)
+	}
+	if err := fs.SyncDir(dir); err != nil {
+		return fmt.Errorf("sync directory %s: %w", dir, err)
+	}
+	s.aside = ""
+	return nil
 }
 
 // note changes the hints and writes them, without a sync. No change is no write.

@@ -152,33 +152,40 @@ func unescape(s, stops string) (word, rest string, err error) {
 // latter two. A present currterm that is not valid is an error unless another one is valid and not below floor, the term that the sidecar
 // knows of: a term of 0 instead would vote again where this node voted already.
 //
-// With ours set no Java node has written here: a file without checksum is damaged, too.
+// With ours set no Java node has written here: a file without checksum is damaged, too. So is one that the disk does not give back; and where currterm is missing, as in the
+// middle of a Java node's renaming, that may have been the newest.
 func loadBallot(fs vfs.FS, dir string, floor raft.Term, ours bool) (best ballot, err error) {
 	name := filepath.Join(dir, termName)
 	var bad error
-	found := false
+	found, missing := false, false
 	for _, suffix := range []string{"", ".tmp", ".bak"} {
-		text, err := vfs.ReadFile(fs, name+suffix)
+		text, unread, err := readSmall(fs, name+suffix)
 		if errors.Is(err, os.ErrNotExist) {
+			missing = missing || suffix == ""
 			continue
 		}
 		if err != nil {
-			return best, fmt.Errorf("read %s: %w", name+suffix, err)
+			return best, err
 		}
-		b, err := parseBallot(text)
-		if err == nil && ours && b.foreign {
-			err = errors.New("has no checksum")
+		var b ballot
+		if err = unread; err == nil {
+			if b, err = parseBallot(text); err == nil && ours && b.foreign {
+				err = errors.New("has no checksum")
+			}
+			if err != nil {
+				err = fmt.Errorf("%s %w", name+suffix, err)
+			}
 		}
 		switch {
-		case err != nil && suffix == "":
-			bad = fmt.Errorf("%s %w; if it cannot be restored, this node has to join anew with an empty directory", name, err)
+		case err != nil && (suffix == "" || unread != nil && missing && !found):
+			bad = fmt.Errorf("%w; if it cannot be restored, this node has to join anew with an empty directory", err)
 		case err != nil: // a write that a crash cut short
 		case !found || b.term > best.term || b.term == best.term && best.vote == "":
 			best, found = b, true
 		}
 	}
 	switch {
-	case bad != nil && (!found || best.term < floor):
+	case bad != nil && (!found || missing || best.term < floor):
 		return best, fmt.Errorf("%w: %w", errBallot, bad)
 	case best.term < floor:
 		return best, fmt.Errorf("%w: %s holds term %d, but this node has voted in term %d", errBallot, name, best.term, floor)
