@@ -530,6 +530,41 @@ func TestTermFile(t *testing.T) {
 	}
 }
 
+// A log that began anew and has no entry yet goes on behind a blank record. If that is damaged it is made anew, or the next start would miss what came behind it.
+func TestDamagedBlankBeforeAnEmptyLogIsMadeAnew(t *testing.T) {
+	for _, config := range []func(vfs.FS) Config{small, sick} {
+		for _, clean := range []bool{true, false} {
+			for off := range int64(8) {
+				m := vfs.NewMem()
+				s := mustOpen(t, config(m))
+				must(t, s.SaveTerm(2, "n1"))
+				must(t, s.Reset(100, 4*256+175, 2))
+				if clean {
+					must(t, s.Close())
+				}
+				m.Crash(vfs.KeepNone)
+				must(t, m.Flip("base/dledger-n0/data/"+fileName(1024), off, 0x10))
+				must(t, m.Flip("base/dledger-n0/data/"+fileName(1024), 8+20*off, 0x10))
+				s = mustOpen(t, config(m))
+				if st := s.State(); st.First != 100 || st.Last != 99 {
+					t.Fatalf("byte %d: %+v", off, st)
+				}
+				fill(t, s, 103, 3)
+				must(t, s.SetCommit(102))
+				_, err := s.Sync()
+				must(t, err)
+				m.Crash(vfs.KeepNone)
+				s = mustOpen(t, config(m))
+				check(t, s, 100, 103, always(3))
+				must(t, s.Close())
+				if rep := verify(t, m); len(rep.Problems) > 0 {
+					t.Errorf("byte %d: %v", off, rep.Problems)
+				}
+			}
+		}
+	}
+}
+
 // The sidecar knows a lower bound of the term, so a term file that went missing is noticed. After a clean stop, or where only the process died, it
 // knows the very term, and a node that gives no vote in it can go on; not so after a power cut, or where a Java node may have voted since.
 func TestMissingTermFileIsNoticed(t *testing.T) {

@@ -87,14 +87,16 @@ func (s *Store) done(f *file) {
 	}
 }
 
-// isFull tells whether err says that there is no space, or no descriptor, for a file: that may pass.
+// isFull tells whether err says that there is no space, or no descriptor, for a file, and nothing else: that may pass. Where another error comes beside it nobody knows what
+// the disk holds.
 func isFull(err error) bool {
-	for _, e := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE} {
-		if errors.Is(err, e) {
-			return true
-		}
+	switch e := err.(type) {
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(part error) bool { return !isFull(part) })
+	case interface{ Unwrap() error }:
+		return isFull(e.Unwrap())
 	}
-	return false
+	return err == ErrDiskFull || slices.Contains([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE}, err)
 }
 
 // obtain gives the file that holds pos with all its space allocated, creating it where it is the next one. Owner only.

@@ -56,8 +56,11 @@ func (r *recovery) lengthen() error {
 // leadingBlank writes the blank record before the first entry once more, where there is to be one and is not.
 func (r *recovery) leadingBlank() error {
 	f := r.data.find(r.firstPos)
+	if f == nil || f.readOnly {
+		return nil
+	}
 	n := r.firstPos - f.off
-	if n < entry.BlankSize || f.readOnly {
+	if n < entry.BlankSize {
 		return nil
 	}
 	b := make([]byte, entry.BlankSize)
@@ -65,6 +68,12 @@ func (r *recovery) leadingBlank() error {
 		r.log.Warn("damaged blank record is whole again", "file", f.name, "offset", 0)
 		if err := f.putRight(want, 0, entry.BlankSize, r.data.size); err != nil {
 			return r.fail(err)
+		}
+		if err := f.makeReadable(n, f.size, r.data.size); err != nil {
+			return r.fail(err)
+		}
+		if err := f.Zero(entry.BlankSize, n-entry.BlankSize); err != nil {
+			return r.fail(fmt.Errorf("write %s: %w", f.name, err))
 		}
 		if err := f.Datasync(); err != nil {
 			return r.fail(fmt.Errorf("sync %s: %w", f.name, err))

@@ -15,8 +15,9 @@ const recordsMax = 4096
 
 // Read gives entries of [lo, hi), encoded and back to back, as many as fit into maxBytes but at least lo, and the index of the last one.
 // The bytes must not be written to. ErrCompacted and ErrOutOfRange tell that lo lies before or behind the log; a *DamageError that
-// the disk holds something else.
+// the disk holds something else: what it names was looked at closer once, and read again.
 func (s *Store) Read(lo, hi raft.Index, maxBytes int) (raft.Payload, raft.Index, error) {
+	looked := raft.Index(-1) // up to here; a disk that takes what is written and never gives it back must not be asked for ever
 	for {
 		s.mu.RLock()
 		if err := s.covers(lo); err != nil {
@@ -41,9 +42,14 @@ func (s *Store) Read(lo, hi raft.Index, maxBytes int) (raft.Payload, raft.Index,
 		}
 		s.cache.misses.Add(1)
 		p, last, err := s.readDisk(lo, end, maxBytes)
-		if !s.movedSince(gen) && !s.suspect(err) {
+		if s.movedSince(gen) {
+			continue
+		}
+		i := damagedEntry(err)
+		if i <= looked || !s.suspect(err) {
 			return p, last, err
 		}
+		looked = i
 	}
 }
 

@@ -786,6 +786,12 @@ func (r *recovery) settle() error {
 	if err := s.erasable(s.last.end); err != nil {
 		return err
 	}
+	if r.known && s.last.index < s.first {
+		// Entries are going to follow: the next start would find none of them behind a damaged blank.
+		if err := r.leadingBlank(); err != nil {
+			return err
+		}
+	}
 
 	boot := bootSum(s.fs.BootID())
 	clean := r.m.clean && r.m.flushed.index == s.last.index && errors.Is(r.stop, errZeros)

@@ -123,6 +123,14 @@ func (s *Store) suspect(err error) bool {
 	return after.Damages != before.Damages || after.Mended != before.Mended
 }
 
+// damagedEntry gives the entry that err says is damaged, or -1.
+func damagedEntry(err error) raft.Index {
+	if de := (*DamageError)(nil); errors.As(err, &de) {
+		return de.Index
+	}
+	return -1
+}
+
 // soundBefore gives a place to begin from, before entry i: behind an entry that is whole.
 func (s *Store) soundBefore(i raft.Index) cursor {
 	src, done := s.borrow()

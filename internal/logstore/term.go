@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"dledger/internal/raft"
 	"dledger/internal/vfs"
@@ -210,11 +211,12 @@ func (s *Store) SaveTerm(term raft.Term, vote raft.ID) error {
 	name := filepath.Join(s.cfg.Dir, termName)
 	err := vfs.WriteAside(s.fs, name, text, !plantedTermNotSynced)
 	if isFull(err) {
-		if bad := s.saveInSpare(name, text); bad != nil {
-			err = errors.Join(err, bad)
-		} else {
+		switch bad := s.saveInSpare(name, text); {
+		case bad == nil:
 			s.log.Warn("the disk is full; term and vote went into the spare file", "term", term, "vote", vote)
 			err = nil
+		case !errors.Is(bad, os.ErrNotExist): // else there is no room, and no spare file
+			err = errors.Join(err, bad)
 		}
 	}
 	if err != nil {
@@ -233,7 +235,7 @@ func (s *Store) SaveTerm(term raft.Term, vote raft.ID) error {
 // saveInSpare makes the spare file the file name, with text in it.
 func (s *Store) saveInSpare(name string, text []byte) error {
 	if len(text) > spareSize {
-		return fmt.Errorf("%d bytes do not fit into %s", len(text), spareName)
+		return fmt.Errorf("%d bytes do not fit into %s: %w", len(text), spareName, syscall.ENOSPC)
 	}
 	s.spare = false // what becomes of it keepSpare finds out
 	return vfs.WriteSpare(s.fs, filepath.Join(s.cfg.Dir, spareName), name, text)
