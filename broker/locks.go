@@ -102,3 +102,16 @@ func (m *meta) lockedBy(group string, q queueKey) string {
 	}
 	return l.client
 }
+
+// holdsLocks tells whether a group holds any queue, which those do that consume in order (RebalanceLockManager.isLockAllExpired).
+func (m *meta) holdsLocks(group string) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	now := milliseconds(time.Now())
+	for _, l := range m.state.Locks[inJSON(group)] {
+		if !l.expired(now) {
+			return true
+		}
+	}
+	return false
+}

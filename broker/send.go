@@ -154,7 +154,8 @@ func boolText(b bool) string {
 	return "false"
 }
 
-// sendRetry is a consumer's own way to have a message again: after the last time it goes to the dead-letter topic.
+// sendRetry is a consumer's own way to have a message again: after the last time it goes to the dead-letter topic. From a group that consumes in order it goes there at
+// once, as in the original: such consumers try again by themselves and send what they have given up, those before 5.1.4 with a number that is not yet past the limit.
 func (b *Broker) sendRetry(r *request, h *sendHeader, m *mq.Message, uniq string) {
 	group := strings.TrimPrefix(h.topic, mq.RetryPrefix)
 	config, ok := b.meta.groupConfig(group)
@@ -166,7 +167,7 @@ func (b *Broker) sendRetry(r *request, h *sendHeader, m *mq.Message, uniq string
 	if h.maxReconsume >= 0 && r.frame.Version >= mq.VersionMaxReconsume {
 		limit = h.maxReconsume
 	}
-	if m.ReconsumeTimes <= limit {
+	if m.ReconsumeTimes <= limit && !b.meta.holdsLocks(group) {
 		b.keep(r, m, uniq)
 		return
 	}
@@ -177,7 +178,7 @@ func (b *Broker) sendRetry(r *request, h *sendHeader, m *mq.Message, uniq string
 			return
 		}
 		m.Topic, m.QueueID = dead.TopicName, 0
-		m.SetProp(mq.PropDelay, "0")
+		m.SetProp(mq.PropDelay, "-1")
 		b.keep(r, m, uniq)
 	})
 }
