@@ -98,5 +98,11 @@ func TestReplyReachesItsRequesterAtAnyReplica(t *testing.T) {
 		if f := replier.call(leader, mq.CodeSendReply, fields, []byte("x")); f.Code != mq.SystemError || !strings.Contains(f.Remark, "nobody") {
 			t.Errorf("a reply to nobody: %d %s", f.Code, f.Remark)
 		}
+		requester.r.Close() // its replica notices at once
+		fields["properties"] = "REPLY_TO_CLIENT\x01asker\x02CORRELATION_ID\x01c2\x02"
+		if f := replier.call(leader, mq.CodeSendReply, fields, []byte("late")); f.Code != mq.SystemError || !strings.Contains(f.Remark, "asker") {
+			t.Errorf("a reply to one who has gone: %d %s", f.Code, f.Remark)
+		}
+		c.same(leader, topic, 0, []string{"the reply", "x", "late"})
 	})
 }

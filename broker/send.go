@@ -59,8 +59,7 @@ func (b *Broker) send(r *request) {
 		r.malformed(err)
 		return
 	}
-	if wait := time.Until(b.conf().AcceptSendsFrom); wait > 0 {
-		r.sendFailed(mq.SystemError, "broker unable to service, until "+b.conf().AcceptSendsFrom.Format(time.RFC3339))
+	if !b.acceptsSends(r) {
 		return
 	}
 	check := mq.CheckTopic
@@ -80,15 +79,37 @@ func (b *Broker) send(r *request) {
 	}
 }
 
-// sendTo goes on with a send whose topic is there.
-func (b *Broker) sendTo(r *request, h *sendHeader, t mq.TopicConfig) {
+// acceptsSends refuses what comes before the time from which messages are taken.
+func (b *Broker) acceptsSends(r *request) bool {
+	from := b.conf().AcceptSendsFrom
+	if time.Until(from) > 0 {
+		r.sendFailed(mq.SystemError, "broker unable to service, until "+from.Format(time.RFC3339))
+		return false
+	}
+	return true
+}
+
+// misdirected tells why a message cannot go to the queue that its sender has named; mq.Success if it can. One that is to go to any has a queue then.
+func (b *Broker) misdirected(h *sendHeader, t *mq.TopicConfig) (code int32, remark string) {
 	switch {
 	case t.Order && b.conf().Permission&mq.PermWrite == 0:
-		r.sendFailed(mq.NoPermission, "the broker["+b.cfg.IP+"] sending message is forbidden")
-		return
+		return mq.NoPermission, "the broker[" + b.cfg.IP + "] sending message is forbidden"
 	case h.queue >= max(t.WriteQueueNums, t.ReadQueueNums) || t.WriteQueueNums == 0 && h.queue < 0:
-		r.sendFailed(mq.InvalidParameter, "request queueId["+mq.Itoa(h.queue)+"] is illegal, topic["+h.topic+"] has "+mq.Itoa(max(t.WriteQueueNums, t.ReadQueueNums))+" queues")
+		return mq.InvalidParameter, "request queueId[" + mq.Itoa(h.queue) + "] is illegal, topic[" + h.topic + "] has " + mq.Itoa(max(t.WriteQueueNums, t.ReadQueueNums)) + " queues"
+	}
+	if h.queue < 0 {
+		h.queue = rand.Int32N(t.WriteQueueNums)
+	}
+	return mq.Success, ""
+}
+
+// sendTo goes on with a send whose topic is there.
+func (b *Broker) sendTo(r *request, h *sendHeader, t mq.TopicConfig) {
+	if code, remark := b.misdirected(h, &t); code != mq.Success {
+		r.sendFailed(code, remark)
 		return
+	}
+	switch {
 	case len(r.body()) == 0:
 		r.sendFailed(mq.MessageIllegal, "the message is illegal, the body is empty")
 		return
@@ -98,9 +119,6 @@ func (b *Broker) sendTo(r *request, h *sendHeader, t mq.TopicConfig) {
 	case len(h.properties) > mq.PropertiesMax-len(b.suffix)-uniqRoom:
 		r.sendFailed(mq.MessageIllegal, "the message is illegal, properties of "+mq.Itoa(len(h.properties))+" bytes exceed "+mq.Itoa(mq.PropertiesMax-len(b.suffix)-uniqRoom))
 		return
-	}
-	if h.queue < 0 {
-		h.queue = rand.Int32N(t.WriteQueueNums)
 	}
 	if h.batch {
 		b.sendBatch(r, h)
