@@ -90,14 +90,16 @@ func Open(cfg Config) (*Broker, error) {
 	if len(cfg.idle) > 0 {
 		cfg.Logger.Warn("settings without effect here", "keys", cfg.idle)
 	}
+	for _, m := range cfg.bent {
+		cfg.Logger.Warn("a setting is not used as it stands", "key", m.key, "value", m.value, "used", m.used, "reason", m.why)
+	}
+	if len(cfg.NameServers) == 0 {
+		cfg.Logger.Warn("no name server is set, so clients do not find this broker: set namesrvAddr")
+	}
 	if guard := cfg.unguarded(); guard != "" {
 		cfg.Logger.Warn("there is no access control here: whoever reaches the ports may do everything", "key", guard)
 	}
 	b := &Broker{cfg: cfg, log: cfg.Logger.With("broker", cfg.Name, "id", cfg.Log.ID), routes: table(), started: time.Now(), ended: make(chan struct{})}
-	ip, err := netip.ParseAddr(cfg.IP)
-	if err != nil {
-		return nil, err
-	}
 	if b.levels, err = parseDelayLevels(cfg.DelayLevels); err != nil {
 		return nil, err
 	}
@@ -105,8 +107,8 @@ func Open(cfg Config) (*Broker, error) {
 	b.alarms, b.transactions.b = newAlarms(), b
 	b.polls.wake = make(chan struct{}, 1)
 	b.promoted = make(chan struct{}, 1)
-	b.host = netip.AddrPortFrom(ip, uint16(cfg.Port))
-	b.keys = mq.NewUniqKeys(ip)
+	b.host = netip.AddrPortFrom(cfg.host, uint16(cfg.Port))
+	b.keys = mq.NewUniqKeys(cfg.host)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if err := b.open(); err != nil {
 		b.cancel()

@@ -35,9 +35,9 @@ const (
 type Config struct {
 	Cluster     string   // brokerClusterName; default "DefaultCluster"
 	Name        string   // brokerName: alike on all replicas of the group; default Log.Group
-	IP          string   // brokerIP1: the address that clients are given; default the host's first one
+	IP          string   // brokerIP1: the address that clients are given, or a name for it; default the host's first one
 	Port        int      // listenPort; the port 2 below is served too; default 10911
-	Bind        string   // bindAddress: the address to listen on; default all
+	Bind        string   // bindAddress: the address to listen on, or a name for it; default all
 	HAIP        string   // brokerIP2: told to name servers, which want it, as is HAPort; nobody listens there; default IP
 	HAPort      int      // haListenPort; default Port + 1
 	NameServers []string // namesrvAddr: host:port each
@@ -94,8 +94,22 @@ type Config struct {
 	given  map[string]string // every key that was set, as it was written
 	idle   []string          // those of them without effect
 	mode   bool              // enableDLegerCommitLog
+	bent   []bent            // values of the file that are not used as they stand
 	loaded bool              // from a file, where the mode has to be said
+	host   netip.Addr        // that of IP
 }
+
+// bent is a value of a broker.conf that another one is used for.
+type bent struct{ key, value, used, why string }
+
+// misfit is the error of a key of the original's whose value cannot be used as it stands, while there is another one that does for it: the nearest, or the default,
+// as the original would use it. The key has that value by then.
+type misfit struct{ why, used string }
+
+func (m *misfit) Error() string { return m.why }
+
+// theDefault is what is used where that is no number that the reader would know.
+const theDefault = "the default"
 
 // TLS are the settings of TLS connections, the original's tls.* keys. Paths name PEM files, which are read again when they change. The zero value is the default: plain
 // connections are served and TLS ones with a certificate of the server's own making; this process opens plain ones.
@@ -144,7 +158,8 @@ func ReadConfig(name string) (Config, error) {
 	return c, nil
 }
 
-// ParseConfig is ReadConfig for a text: a properties file.
+// ParseConfig is ReadConfig for a text: a properties file. A file that the original starts with is no error because of values that are not taken here, but Open warns of them; wrong
+// values of our own keys are.
 func ParseConfig(text string) (Config, error) {
 	c := NewConfig()
 	c.loaded = true
@@ -154,7 +169,13 @@ func ParseConfig(text string) (Config, error) {
 	}
 	for _, key := range p.Keys() {
 		value, _ := p.Get(key)
-		if err := c.Set(key, value); err != nil {
+		err := c.Set(key, value)
+		if m, ok := errors.AsType[*misfit](err); ok {
+			c.bent = append(c.bent, bent{key, value, m.used, m.why})
+			if c.given[key] = m.used; m.used == theDefault {
+				delete(c.given, key)
+			}
+		} else if err != nil {
 			return c, err
 		}
 	}
@@ -268,43 +289,74 @@ func text(f func(*Config) *string) key {
 
 func whole[T int | int32 | int64](f func(*Config) *T, lo, hi int64) key {
 	return func(c *Config, v string) error {
-		n, err := strconv.ParseInt(v, 10, 64)
-		if err != nil || n < lo || n > hi {
-			return fmt.Errorf("%q is not a whole number from %d to %d", v, lo, hi)
-		}
+		n, err := fitting(v, lo, hi, int64(*f(c)), "a whole number")
 		*f(c) = T(n)
-		return nil
+		return err
 	}
 }
 
+// fitting reads a number from lo to hi: one beyond stands for the nearest of these, and what is none for the number that the key has without it.
+func fitting(v string, lo, hi, otherwise int64, what string) (int64, error) {
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return otherwise, &misfit{fmt.Sprintf("%.40q is not %s from %d to %d", v, what, lo, hi), strconv.FormatInt(otherwise, 10)}
+	}
+	if near := min(max(n, lo), hi); near != n {
+		return near, &misfit{fmt.Sprintf("%.40q is not %s from %d to %d", v, what, lo, hi), strconv.FormatInt(near, 10)}
+	}
+	return n, nil
+}
+
+// truth takes what is no truth for false, as the original does.
 func truth(f func(*Config) *bool) key {
 	return func(c *Config, v string) error {
 		b, err := strconv.ParseBool(strings.ToLower(v))
-		if err != nil {
-			return fmt.Errorf("%q is neither true nor false", v)
+		if *f(c) = b; err != nil {
+			return &misfit{fmt.Sprintf("%.40q is neither true nor false", v), "false"}
 		}
-		*f(c) = b
 		return nil
 	}
 }
 
 func lasting(f func(*Config) *time.Duration, unit time.Duration) key {
 	return func(c *Config, v string) error {
-		n, err := strconv.ParseInt(v, 10, 64)
-		if err != nil || n < 0 || n > int64(1000*24*time.Hour/unit) {
-			return fmt.Errorf("%q is no number of %v", v, unit)
-		}
+		n, err := fitting(v, 0, int64(1000*24*time.Hour/unit), int64(*f(c)/unit), fmt.Sprintf("a number of %v", unit))
 		*f(c) = time.Duration(n) * unit
+		return err
+	}
+}
+
+// logKey passes a key on to the log, by the name it has there. What the log does not take stands for its default.
+func logKey(name string) key {
+	return func(c *Config, v string) error {
+		if _, err := c.Log.Set(name, v); err != nil {
+			return &misfit{strings.TrimPrefix(err.Error(), name+": "), theDefault}
+		}
 		return nil
 	}
 }
 
-// logKey passes a key on to the log, by the name it has there.
-func logKey(name string) key {
+// ours makes a key that the original does not know: it takes no other value for a wrong one.
+func ours(k key) key {
 	return func(c *Config, v string) error {
-		if _, err := c.Log.Set(name, v); err != nil {
-			return errors.New(strings.TrimPrefix(err.Error(), name+": "))
+		if err := k(c, v); err != nil {
+			return errors.New(err.Error())
 		}
+		return nil
+	}
+}
+
+// port is one to listen on. Others cannot be meant, in the original neither.
+func port(f func(*Config) *int) key {
+	return func(c *Config, v string) error {
+		n, err := strconv.Atoi(v)
+		switch {
+		case errors.Is(err, strconv.ErrSyntax):
+			return &misfit{fmt.Sprintf("%.40q is no port", v), strconv.Itoa(*f(c))}
+		case err != nil || n < 1 || n > 65535:
+			return fmt.Errorf("%.40q is not a port from 1 to 65535", v)
+		}
+		*f(c) = n
 		return nil
 	}
 }
@@ -314,19 +366,19 @@ var keys = map[string]key{
 	"brokerClusterName": text(func(c *Config) *string { return &c.Cluster }),
 	"brokerName":        text(func(c *Config) *string { return &c.Name }),
 	"brokerIP1":         text(func(c *Config) *string { return &c.IP }),
-	"listenPort":        whole(func(c *Config) *int { return &c.Port }, 1, 65535),
+	"listenPort":        port(func(c *Config) *int { return &c.Port }),
 	"bindAddress": func(c *Config, v string) error {
-		a, err := netip.ParseAddr(v)
-		if err != nil {
+		if v == "" {
 			return fmt.Errorf("%q is no address", v)
 		}
-		if c.Bind = v; a.IsUnspecified() { // of both kinds then, as in the original
-			c.Bind = ""
+		if a, err := netip.ParseAddr(v); err == nil && a.IsUnspecified() { // of both kinds then, as in the original
+			v = ""
 		}
+		c.Bind = v
 		return nil
 	},
 	"brokerIP2":    text(func(c *Config) *string { return &c.HAIP }),
-	"haListenPort": whole(func(c *Config) *int { return &c.HAPort }, 1, 65535),
+	"haListenPort": whole(func(c *Config) *int { return &c.HAPort }, 0, 65535),
 	"storeType": func(c *Config, v string) error { // not the log's key of this name: how the original keeps its queues
 		if v != "default" {
 			c.noEffect("storeType")
@@ -352,33 +404,43 @@ var keys = map[string]key{
 	},
 	"mappedFileSizeCommitLog": logKey("mappedFileSizeForEntryData"),
 	"mappedFileSizeConsumeQueue": func(c *Config, v string) error {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 20 || n > 1<<30 {
-			return fmt.Errorf("%q is no size of a file from 20 to %d", v, 1<<30)
+		n, err := fitting(v, 20, 1<<30, queueFileSize, "a size of a file")
+		c.QueueFileUnits = int(n+19) / 20
+		return err
+	},
+	"deleteWhen": func(c *Config, v string) error {
+		for h := range strings.SplitSeq(v, ";") {
+			if n, err := strconv.Atoi(strings.TrimSpace(h)); strings.TrimSpace(h) != "" && (err != nil || n < 0 || n > 23) {
+				return &misfit{fmt.Sprintf("%.40q are not hours of the day from 0 to 23, joined by ';'", v), cmp.Or(c.Log.DeleteWhen, "04")}
+			}
 		}
-		c.QueueFileUnits = (n + 19) / 20
+		c.Log.DeleteWhen = v
 		return nil
 	},
-	"deleteWhen": logKey("deleteWhen"),
 	"fileReservedTime": func(c *Config, v string) error {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 0 || n > 1<<20 {
-			return fmt.Errorf("%q is no number of hours", v)
+		otherwise := int64(cmp.Or(c.Log.ReservedHours, reservedHours+1) - 1)
+		n, err := fitting(v, 0, 1<<20, otherwise, "a number of hours")
+		if err != nil && n == 0 { // below: who knows what was meant, but not to keep nothing
+			n, err = otherwise, &misfit{err.Error(), strconv.FormatInt(otherwise, 10)}
 		}
-		c.Log.ReservedHours = n + 1 // as the original does
-		return nil
+		c.Log.ReservedHours = int(n) + 1 // as the original does
+		return err
 	},
 	"diskMaxUsedSpaceRatio": func(c *Config, v string) error {
 		n, err := strconv.ParseFloat(v, 64)
-		if err != nil || n < 10 || n > 95 {
-			return fmt.Errorf("%q is no number from 10 to 95", v)
+		used := min(max(n, 10), 95)
+		switch {
+		case err != nil && !errors.Is(err, strconv.ErrRange) || n != n:
+			return &misfit{fmt.Sprintf("%.40q is not a number from 10 to 95", v), theDefault}
+		case used != n:
+			err = &misfit{fmt.Sprintf("%.40q is not a number from 10 to 95", v), strconv.FormatFloat(used, 'f', -1, 64)}
 		}
-		c.Log.DiskCheckRatio = n / 100
-		return nil
+		c.Log.DiskCheckRatio = used / 100
+		return err
 	},
 	"cleanFileForciblyEnable": truth(func(c *Config) *bool { return &c.Log.ForceClean }),
 
-	"brokerPermission":                whole(func(c *Config) *int32 { return &c.Permission }, 0, 7),
+	"brokerPermission":                permission,
 	"autoCreateTopicEnable":           truth(func(c *Config) *bool { return &c.AutoCreateTopic }),
 	"autoCreateSubscriptionGroup":     truth(func(c *Config) *bool { return &c.AutoCreateGroup }),
 	"defaultTopicQueueNums":           whole(func(c *Config) *int32 { return &c.DefaultQueues }, 1, 16384),
@@ -409,17 +471,35 @@ var keys = map[string]key{
 	"serverLoadBalancerEnable":          truth(func(c *Config) *bool { return &c.ServerBalance }),
 
 	// Ours.
-	"forwardWaitMs":          lasting(func(c *Config) *time.Duration { return &c.ForwardWait }, time.Millisecond),
-	"drainMaxMs":             lasting(func(c *Config) *time.Duration { return &c.DrainMax }, time.Millisecond),
-	"consumerOffsetPeriodMs": lasting(func(c *Config) *time.Duration { return &c.OffsetEvery }, time.Millisecond),
-	"heldPullsMax":           whole(func(c *Config) *int { return &c.PullHeldMax }, 1, 1<<30),
-	"connectionsMax":         whole(func(c *Config) *int { return &c.ConnsMax }, 1, 1<<30),
+	"forwardWaitMs":          ours(lasting(func(c *Config) *time.Duration { return &c.ForwardWait }, time.Millisecond)),
+	"drainMaxMs":             ours(lasting(func(c *Config) *time.Duration { return &c.DrainMax }, time.Millisecond)),
+	"consumerOffsetPeriodMs": ours(lasting(func(c *Config) *time.Duration { return &c.OffsetEvery }, time.Millisecond)),
+	"heldPullsMax":           ours(whole(func(c *Config) *int { return &c.PullHeldMax }, 1, 1<<30)),
+	"connectionsMax":         ours(whole(func(c *Config) *int { return &c.ConnsMax }, 1, 1<<30)),
+}
+
+// Defaults that a misfit is told of.
+const (
+	queueFileSize = 300000 * 20
+	reservedHours = 72
+)
+
+// permission looks at the bits that there are, as the original does.
+func permission(c *Config, v string) error {
+	n, err := strconv.ParseInt(v, 10, 32)
+	if err != nil {
+		return &misfit{fmt.Sprintf("%.40q is not a permission from 0 to 7", v), mq.Itoa(c.Permission)}
+	}
+	if c.Permission = int32(n) & 7; n != int64(c.Permission) {
+		return &misfit{fmt.Sprintf("%.40q is not a permission from 0 to 7", v), mq.Itoa(c.Permission)}
+	}
+	return nil
 }
 
 func sendsFrom(c *Config, v string) error {
 	n, err := strconv.ParseInt(v, 10, 64)
 	if err != nil {
-		return fmt.Errorf("%q is no time in milliseconds", v)
+		return &misfit{fmt.Sprintf("%.40q is no time in milliseconds", v), theDefault}
 	}
 	c.AcceptSendsFrom = time.UnixMilli(n)
 	return nil
@@ -483,11 +563,34 @@ func (c *Config) check() error {
 	case strings.ContainsAny(c.Cluster+c.Name, ";,: \t\n"):
 		return fmt.Errorf("brokerName %q, brokerClusterName %q: no blanks, commas, colons or semicolons", c.Name, c.Cluster)
 	}
-	if _, err := netip.ParseAddr(c.IP); err != nil {
-		return fmt.Errorf("brokerIP1 %q is no address", c.IP)
+	return c.resolve()
+}
+
+// resolve finds the address of brokerIP1, which is told as it is written, but stands in messages and their ids as a number.
+func (c *Config) resolve() error {
+	var err error
+	if c.host, err = netip.ParseAddr(c.IP); err == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), resolveMax)
+	defer cancel()
+	all, err := net.DefaultResolver.LookupNetIP(ctx, "ip", c.IP)
+	if err != nil {
+		return fmt.Errorf("brokerIP1 %q is no address, and none is known by that name: %w", c.IP, err)
+	}
+	for i := range all {
+		all[i] = all[i].Unmap().WithZone("")
+	}
+	if c.host = all[0]; !c.host.Is4() {
+		if i := slices.IndexFunc(all, netip.Addr.Is4); i >= 0 {
+			c.host = all[i]
+		}
 	}
 	return nil
 }
+
+// resolveMax is how long the start waits for a name to be looked up.
+const resolveMax = 10 * time.Second
 
 // address is what clients and other replicas are told to connect to.
 func (c *Config) address() string { return net.JoinHostPort(c.IP, strconv.Itoa(c.Port)) }

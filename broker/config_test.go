@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"log/slog"
 	"os"
 	"reflect"
 	"slices"
@@ -52,15 +53,17 @@ func TestBrokerConfOfTheOriginalIsUnderstood(t *testing.T) {
 	}
 }
 
+// What the original does not start with either, what tells who and where a broker is, and keys of ours.
 func TestBadBrokerConfNamesTheKey(t *testing.T) {
 	for _, c := range []struct{ name, line, want string }{
-		{"port", "listenPort=x", "listenPort"},
+		{"port", "listenPort=70000", "listenPort"},
 		{"name server", "namesrvAddr=127.0.0.1", "namesrvAddr"},
-		{"truth", "autoCreateTopicEnable=perhaps", "autoCreateTopicEnable"},
-		{"hours", "fileReservedTime=-1", "fileReservedTime"},
 		{"durability", "durability=none", "durability"},
-		{"address", "brokerIP1=nowhere", "brokerIP1"},
+		{"our own number", "heldPullsMax=0", "heldPullsMax"},
+		{"our own time", "forwardWaitMs=soon", "forwardWaitMs"},
+		{"address", "brokerIP1=no where", "brokerIP1"},
 		{"mode", "enableDLegerCommitLog=false", "enableDLegerCommitLog"},
+		{"mode that is no truth", "enableDLegerCommitLog=yes", "enableDLegerCommitLog"},
 		{"member", "dLegerSelfId=", "dLegerSelfId"},
 		{"name", "brokerName=a b", "brokerName"},
 	} {
@@ -73,6 +76,85 @@ func TestBadBrokerConfNamesTheKey(t *testing.T) {
 				t.Errorf("%v, want an error that names %s", err, c.want)
 			}
 		})
+	}
+}
+
+// TestBrokerConfThatTheOriginalStartsWithIsNoError: a value that is not taken here gives way to another one, which is told; on the command line, and by request, it is refused.
+func TestBrokerConfThatTheOriginalStartsWithIsNoError(t *testing.T) {
+	for _, k := range []struct {
+		key, value, used string
+		got              func(c *Config) any
+		want             any
+	}{
+		{"maxMessageSize", "67108864", "15728640", func(c *Config) any { return c.MessageSizeMax }, 15 << 20},
+		{"maxMessageSize", "99999999999999999999", "15728640", func(c *Config) any { return c.MessageSizeMax }, 15 << 20},
+		{"maxMessageSize", "1", "1024", func(c *Config) any { return c.MessageSizeMax }, 1024},
+		{"maxMessageSize", "4M", "4194304", func(c *Config) any { return c.MessageSizeMax }, 4 << 20},
+		{"diskMaxUsedSpaceRatio", "99", "95", func(c *Config) any { return c.Log.DiskCheckRatio }, 0.95},
+		{"diskMaxUsedSpaceRatio", "5", "10", func(c *Config) any { return c.Log.DiskCheckRatio }, 0.1},
+		{"diskMaxUsedSpaceRatio", "NaN", "the default", func(c *Config) any { return c.Log.DiskCheckRatio }, 0.0},
+		{"defaultTopicQueueNums", "20000", "16384", func(c *Config) any { return c.DefaultQueues }, int32(16384)},
+		{"defaultTopicQueueNums", "0", "1", func(c *Config) any { return c.DefaultQueues }, int32(1)},
+		{"autoCreateTopicEnable", "perhaps", "false", func(c *Config) any { return c.AutoCreateTopic }, false},
+		{"fileReservedTime", "-1", "72", func(c *Config) any { return c.Log.ReservedHours }, 73},
+		{"fileReservedTime", "99999999", "1048576", func(c *Config) any { return c.Log.ReservedHours }, 1<<20 + 1},
+		{"deleteWhen", "4h", "04", func(c *Config) any { return c.Log.DeleteWhen }, ""},
+		{"mappedFileSizeCommitLog", "3000000000", "the default", func(c *Config) any { return c.Log.DataFileSize }, int64(0)},
+		{"mappedFileSizeConsumeQueue", "x", "6000000", func(c *Config) any { return c.QueueFileUnits }, 300000},
+		{"brokerPermission", "15", "7", func(c *Config) any { return c.Permission }, int32(7)},
+		{"brokerPermission", "-1", "7", func(c *Config) any { return c.Permission }, int32(7)},
+		{"transactionTimeOut", "-5", "0", func(c *Config) any { return c.TransactionTimeout }, time.Duration(0)},
+		{"transactionCheckMax", "0", "1", func(c *Config) any { return c.TransactionChecks }, 1},
+		{"listenPort", "1o911", "10911", func(c *Config) any { return c.Port }, 10911},
+		{"startAcceptSendRequestTimeStamp", "now", "the default", func(c *Config) any { return c.AcceptSendsFrom.IsZero() }, true},
+	} {
+		t.Run(k.key+"="+k.value, func(t *testing.T) {
+			c, err := ParseConfig(exampleConf + k.key + "=" + k.value + "\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := k.got(&c); got != k.want {
+				t.Errorf("came to %v, want %v", got, k.want)
+			}
+			if len(c.bent) != 1 || c.bent[0].key != k.key || c.bent[0].value != k.value || c.bent[0].used != k.used || c.bent[0].why == "" {
+				t.Errorf("told %+v, want that %s is used", c.bent, k.used)
+			}
+			if shown := c.Properties(); strings.Contains(shown, k.key+"="+k.value+"\n") {
+				t.Errorf("the configuration shows what is not used: %s", shown)
+			}
+			if err := c.Set(k.key, k.value); err == nil {
+				t.Error("taken where the user can be told")
+			}
+		})
+	}
+}
+
+// TestHostNameStandsForItsAddress: clients are told the name, messages hold the address.
+func TestHostNameStandsForItsAddress(t *testing.T) {
+	c, err := ParseConfig(exampleConf + "brokerIP1=localhost\n")
+	if err == nil {
+		c, err = c.withDefaults()
+	}
+	if err != nil || c.address() != "localhost:30911" || !c.host.IsLoopback() {
+		t.Errorf("told %s, stored %v, %v", c.address(), c.host, err)
+	}
+}
+
+// TestStartWarnsOfWhatIsNotAsTheFileSays, and of a broker that nobody can find.
+func TestStartWarnsOfWhatIsNotAsTheFileSays(t *testing.T) {
+	var log strings.Builder
+	cfg, err := ParseConfig("brokerName=a\nenableDLegerCommitLog=true\nmaxMessageSize=67108864\ndLegerSelfId=n0\ndLegerPeers=n0-127.0.0.1:1\nmessageDelayLevel=none\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	if b, err := Open(cfg); err == nil { // the delay levels end it
+		t.Error("opened", b.Close())
+	}
+	for _, want := range []string{"key=maxMessageSize value=67108864 used=15728640", "no name server is set"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("nothing says %q: %s", want, log.String())
+		}
 	}
 }
 
@@ -124,15 +206,15 @@ func TestAccessControlThatIsAskedForIsNamed(t *testing.T) {
 }
 
 func TestBindAddressIsHonoured(t *testing.T) {
-	for v, want := range map[string]string{"0.0.0.0": "", "::": "", "127.0.0.1": "127.0.0.1"} {
+	for v, want := range map[string]string{"0.0.0.0": "", "::": "", "127.0.0.1": "127.0.0.1", "node1.example": "node1.example"} {
 		c := NewConfig()
 		if err := c.Set("bindAddress", v); err != nil || c.Bind != want {
 			t.Errorf("bindAddress=%s: listens on %q, %v; want %q", v, c.Bind, err, want)
 		}
 	}
 	c := NewConfig()
-	if err := c.Set("bindAddress", "everywhere"); err == nil {
-		t.Error("bindAddress=everywhere was taken")
+	if err := c.Set("bindAddress", ""); err == nil {
+		t.Error("bindAddress without an address was taken")
 	}
 }
 

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,6 +56,9 @@ Messages are random bytes and stay in the topic.`,
 			if err := mq.CheckTopic(o.topic); err != nil {
 				return usage("--topic %q: %w", o.topic, err)
 			}
+			if !cmd.Flags().Changed("namesrv-addr") {
+				o.names = cmp.Or(os.Getenv(namesEnv), "127.0.0.1:9876")
+			}
 			servers, err := broker.ParseNameServers(o.names)
 			switch {
 			case err != nil:
@@ -65,7 +70,7 @@ Messages are random bytes and stay in the topic.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.names, "namesrv-addr", "n", "127.0.0.1:9876", "name servers, host:port joined by ';'")
+	f.StringVarP(&o.names, "namesrv-addr", "n", "", "name servers, host:port joined by ';' (default NAMESRV_ADDR of the environment, else 127.0.0.1:9876)")
 	f.StringVarP(&o.topic, "topic", "t", mq.TopicBenchmark, "topic; one that is not there is made by sending to it, where brokers allow that")
 	f.Int64Var(&o.count, "count", 0, "number of messages (default: as many as fit the duration)")
 	f.DurationVar(&o.duration, "duration", 10*time.Second, "length of the run, if --count does not end it before")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 
@@ -30,9 +31,10 @@ func newBroker() *cobra.Command {
 		Short: "Run one replica of a RocketMQ broker group",
 		Long: `Runs one replica of a broker group in DLedger mode for stock RocketMQ clients.
 
---config-file is a broker.conf of the original, as it is. Keys without effect here are named in a warning. --set and the file also
-take keys of ours: durability (group or async), compat (go, or 0.3 in a group with Java brokers), and the log's keys (see dledger
-server --help). Called by the name mqbroker the program is this command.
+--config-file is a broker.conf of the original, as it is. Keys without effect here are named in a warning, as are values that are not
+taken, with what is used in their place. Name servers that neither -n nor namesrvAddr names are those of NAMESRV_ADDR in the
+environment. --set and the file also take keys of ours: durability (group or async), compat (go, or 0.3 in a group with Java brokers),
+and the log's keys (see dledger server --help). Called by the name mqbroker the program is this command.
 
 SIGTERM hands leadership over; the replica then goes on passing requests to the new leader until the clients that used it have asked
 for routes again, a minute at most (drainMaxMs). SIGINT does not wait for them.`,
@@ -44,7 +46,7 @@ for routes again, a minute at most (drainMaxMs). SIGINT does not wait for them.`
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.file, "config-file", "c", "", "broker.conf of the original")
-	f.StringVarP(&o.names, "namesrv-addr", "n", "", "name servers, host:port joined by ';'; goes before namesrvAddr in the file")
+	f.StringVarP(&o.names, "namesrv-addr", "n", "", "name servers, host:port joined by ';'; goes before namesrvAddr in the file (default NAMESRV_ADDR of the environment)")
 	f.StringArrayVar(&o.set, "set", nil, "set a key, KEY=VALUE; may be given several times, goes before the file")
 	f.BoolVarP(&o.print, "print-config-item", "p", false, "print the configuration and end")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -88,8 +90,16 @@ func (o *brokerFlags) config() (broker.Config, error) {
 			return cfg, usage("--set: %w", err)
 		}
 	}
+	if names := os.Getenv(namesEnv); len(cfg.NameServers) == 0 && names != "" {
+		if err := cfg.Set("namesrvAddr", names); err != nil {
+			return cfg, usage("%s of the environment: %w", namesEnv, err)
+		}
+	}
 	return cfg, nil
 }
+
+// namesEnv is where the original's programs look for name servers that nothing else names.
+const namesEnv = "NAMESRV_ADDR"
 
 func (o *brokerFlags) run(cmd *cobra.Command) (err error) {
 	log, err := newLog(cmd.ErrOrStderr(), o.logLevel, o.logFormat)

@@ -97,6 +97,31 @@ mappedFileSizeCommitLog=1048576
 	}
 }
 
+// TestNameServersOfTheEnvironment: NAMESRV_ADDR is what counts where nothing else names any, as with the original's programs.
+func TestNameServersOfTheEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "broker.conf")
+	if err := os.WriteFile(file, []byte("enableDLegerCommitLog=true\nbrokerName=a\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []struct{ env, args, want string }{
+		{"", "", "namesrvAddr=\n"},
+		{"10.0.0.1:9876;10.0.0.2:9876", "", "namesrvAddr=10.0.0.1:9876;10.0.0.2:9876\n"},
+		{"10.0.0.1:9876", "-n 10.0.0.3:9876", "namesrvAddr=10.0.0.3:9876\n"},
+		{"10.0.0.1:9876", "--set namesrvAddr=10.0.0.4:9876", "namesrvAddr=10.0.0.4:9876\n"},
+	} {
+		t.Setenv("NAMESRV_ADDR", k.env)
+		if got := mustRun(t, "", append(strings.Fields("broker -p -c "+file), strings.Fields(k.args)...)...); !strings.Contains(got, k.want) {
+			t.Errorf("environment %q, %q: %s, want %s", k.env, k.args, got, k.want)
+		}
+	}
+	t.Setenv("NAMESRV_ADDR", "nowhere")
+	for _, args := range []string{"broker -c " + file, "bench mq"} {
+		if code, _, stderr := command(t, "", strings.Fields(args)...); code != exitUsage || !strings.Contains(stderr, "NAMESRV_ADDR") && args != "bench mq" || !strings.Contains(stderr, "nowhere") {
+			t.Errorf("%s: exit code %d, %q", args, code, stderr)
+		}
+	}
+}
+
 // benchesBrokers: `bench mq` counts what is stored, also in a topic that it makes, and what is refused.
 func benchesBrokers(t *testing.T, names string) {
 	t.Helper()

@@ -349,7 +349,7 @@ func TestFailuresAreOneLineAndExitCode1(t *testing.T) {
 		{args: "bench mq --timeout 200ms -n " + nobody[3:], want: "no route for topic BenchmarkTest: " + nobody[3:]},
 		{args: "broker -c " + bad, file: "brokerName=a", want: "enableDLegerCommitLog"},
 		{args: "broker -c " + bad, file: "brokerName=a\nenableDLegerCommitLog=true", want: "dLegerSelfId is missing"},
-		{args: "broker -c " + bad, file: "listenPort=x", want: bad + ": listenPort: \"x\""},
+		{args: "broker -c " + bad, file: "listenPort=0", want: bad + ": listenPort: \"0\""},
 		{args: "broker -c " + bad, file: "a=\\u12", want: bad + ": properties: Line 1"},
 		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, port+1, empty, "dLegerPeers=127.0.0.1:1"), want: "dLegerPeers: \"127.0.0.1:1\""},
 		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, port+1, empty, "dLegerSelfId=n7"), want: "dLegerSelfId \"n7\""},
