@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -228,7 +229,7 @@ type pipes struct {
 	mu        sync.Mutex
 	listeners map[string]*pipeListener
 	conns     map[string][]net.Conn   // by the address that was dialled
-	cut       map[string]*atomic.Bool // what is sent to these addresses, and from them, is lost
+	cut       map[string]*atomic.Bool // what is sent to these addresses, and from them, is lost; of "host>address" alone on what that host has opened
 }
 
 func newPipes() *pipes {
@@ -252,11 +253,11 @@ func (a pipeAddr) String() string { return string(a) }
 type pipeConn struct {
 	net.Conn
 	local, remote pipeAddr
-	cut           *atomic.Bool
+	cut           [2]*atomic.Bool
 }
 
 func (c pipeConn) Write(b []byte) (int, error) {
-	if c.cut.Load() {
+	if c.cut[0].Load() || c.cut[1].Load() {
 		return len(b), nil
 	}
 	return c.Conn.Write(b)
@@ -268,6 +269,9 @@ func (p *pipes) lose(address string) {
 	defer p.mu.Unlock()
 	p.cut[address].Store(true)
 }
+
+// loseBetween is lose for the connections that one host has opened.
+func (p *pipes) loseBetween(host, address string) { p.lose(host + ">" + address) }
 
 func (c pipeConn) LocalAddr() net.Addr  { return c.local }
 func (c pipeConn) RemoteAddr() net.Addr { return c.remote }
@@ -292,10 +296,13 @@ func (p *pipes) dial(from, to string) (net.Conn, error) {
 	}
 	a, b := net.Pipe()
 	p.mu.Lock()
-	cut := p.cut[to]
-	if cut == nil {
-		cut = new(atomic.Bool)
-		p.cut[to] = cut
+	host, _, _ := strings.Cut(from, ":")
+	var cut [2]*atomic.Bool
+	for i, name := range [...]string{to, host + ">" + to} {
+		if p.cut[name] == nil {
+			p.cut[name] = new(atomic.Bool)
+		}
+		cut[i] = p.cut[name]
 	}
 	p.mu.Unlock()
 	mine, theirs := pipeConn{a, pipeAddr(from), pipeAddr(to), cut}, pipeConn{b, pipeAddr(to), pipeAddr(from), cut}

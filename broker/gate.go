@@ -94,6 +94,7 @@ func (g *gate) submit(r *request) {
 
 // hold keeps a request, or gives it back if there is no room; mu is held.
 func (g *gate) hold(r *request) (refused []*request) {
+	r.held = true
 	if len(g.held) >= heldMax || g.bytes+r.size() > heldBytesMax {
 		return []*request{r}
 	}
@@ -283,10 +284,13 @@ func (g *gate) forward(r *request, leader string, java bool) {
 		ext[fieldSettle] = mq.Itoa(r.after)
 	}
 	if r.isPull() {
-		if flag := r.fields().Int32Or("sysFlag", 0); r.committed && flag&pullCommits != 0 {
+		if flag := r.fields().Int32Or("sysFlag", 0); (r.committed || r.held) && flag&pullCommits != 0 {
 			ext["sysFlag"] = mq.Itoa(flag &^ pullCommits)
 		}
 		r.committed = true // one that this leader does not hear of is committed again by the consumer, every five seconds
+	}
+	if term, late := r.lateOffset(); late {
+		ext[fieldLate] = mq.Itoa(term)
 	}
 	req := remoting.Request{Code: r.frame.Code, Ext: ext}
 	if r.last.IsZero() {

@@ -278,18 +278,34 @@ func (b *Broker) updateOffset(r *request) {
 			r.answer(mq.Success, "Offset has been previously reset", nil)
 			return
 		}
-		if since, late := r.frame.Ext[fieldLate]; late && b.outdated(key, queue, offset, since) {
-			r.ok()
-			return
+		if term, late := r.lateOffset(); late {
+			at, _ := b.offsets.get(key, queue)
+			if at != offset && b.outdated(key, queue, offset, term) {
+				r.refuse(mq.SystemError, "group [%s] may have been set to another offset than %d while this was on its way: it is at %d; ask again if it is still meant", group, offset, at)
+				return
+			}
 		}
 		b.offsets.set(key, queue, offset)
 		r.ok()
 	})
 }
 
-// outdated tells whether what a former leader passes on says nothing any more, since being the term it was committed in.
-func (b *Broker) outdated(key string, queue int32, offset int64, since string) bool {
-	term, _ := strconv.ParseInt(since, 10, 64)         // else 0: what counts since any term
+// lateOffset tells whether this offset may be older than what the leader has: one that a former leader could not write, or one that was held or had to be repeated, while
+// its client went on at another replica or an operator moved the group. What moved the group behind the term is younger. In the term it is older for a former leader, which made
+// the move itself; for what was held nobody knows, so that names the term before.
+func (r *request) lateOffset() (term int64, late bool) {
+	if r.code() != mq.CodeUpdateConsumerOffset {
+		return 0, false
+	}
+	if since, ok := r.frame.Ext[fieldLate]; ok {
+		term, _ = strconv.ParseInt(since, 10, 64) // else 0: what counts since any term
+		return term, true
+	}
+	return max(r.since-1, 0), r.held
+}
+
+// outdated tells whether a late offset says nothing any more, or perhaps nothing: the group is ahead, or was moved since the term.
+func (b *Broker) outdated(key string, queue int32, offset, term int64) bool {
 	if at, ok := b.offsets.committed(key, queue); ok { // here, since
 		if written, ok := b.meta.offset(key, queue); at >= offset || ok && at < written {
 			return true

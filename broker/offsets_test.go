@@ -302,6 +302,99 @@ func TestLateOffsetDoesNotUndoAMove(t *testing.T) {
 	}
 }
 
+// TestRepeatedCommitDoesNotUndoANewerOne: one that a replica had to hold, or to repeat at the next leader, comes behind what its client, or an operator, has set since at another
+// replica. It counts only where it is surely ahead; one that would lead back may be meant, too, so nobody is told that it was done.
+func TestRepeatedCommitDoesNotUndoANewerOne(t *testing.T) {
+	for _, k := range []struct {
+		name   string
+		commit int // the one that is late
+		since  func(c *cluster, p *client, leader string)
+		want   string
+		code   int32
+	}{
+		{"nothing", 25, func(*cluster, *client, string) {}, "25", mq.Success},
+		{"its consumer went on", 15, func(c *cluster, p *client, id string) { p.must(id, mq.CodeUpdateConsumerOffset, commitExt(20), nil) }, "20", mq.SystemError},
+		{"it came there another way", 20, func(c *cluster, p *client, id string) { p.must(id, mq.CodeUpdateConsumerOffset, commitExt(20), nil) }, "20", mq.Success},
+		{"its consumer went back", 25, func(c *cluster, p *client, id string) { p.must(id, mq.CodeUpdateConsumerOffset, commitExt(5), nil) }, "5", mq.SystemError},
+		{"a reset", 25, func(c *cluster, p *client, id string) {
+			p.must(id, mq.CodeResetOffset, ext("topic", "t", "group", "g", "timestamp", 0, "isForce", true, "queueId", 0, "offset", 5), nil)
+			if f := p.call(id, mq.CodePull, pullExt("g", "t", 0, 10, 0), nil); f.Code != mq.PullOffsetMoved { // from now on commits count again
+				c.T.Errorf("pull: code %d", f.Code)
+			}
+		}, "5", mq.SystemError},
+		{"it is to lead back itself", 5, func(*cluster, *client, string) {}, "10", mq.SystemError},
+	} {
+		for _, how := range []string{"held", "lost with a leader"} {
+			t.Run(k.name+"/"+how, func(t *testing.T) {
+				inCluster(t, 3, func(cfg *Config) { cfg.ServerReset = true }, func(c *cluster) {
+					p := c.client("10.1.0.1")
+					leader, follower := c.leader(), c.follower()
+					for range 30 {
+						p.must(leader, mq.CodeSend, sendExt("t", 0), []byte("x"))
+					}
+					p.must(follower, mq.CodeUpdateConsumerOffset, commitExt(10), nil)
+					everywhere := func(want string) {
+						c.Wait("the offset everywhere", func() bool {
+							for _, b := range c.brokers {
+								if n, _ := b.meta.offset("t@g", 0); fmt.Sprint(n) != want {
+									return false
+								}
+							}
+							return true
+						})
+					}
+					everywhere("10")
+					g := &c.brokers[follower].gate
+					count := func(of func() int) func() bool {
+						return func() bool {
+							g.mu.Lock()
+							defer g.mu.Unlock()
+							return of() == 1
+						}
+					}
+					got := make(chan *remoting.Frame, 1)
+					late := func() {
+						got <- c.client("10.1.0.2").call(follower, mq.CodeUpdateConsumerOffset, commitExt(k.commit), nil)
+					}
+					if how == "held" {
+						g.set(false, "", false)
+						go late()
+						c.Wait("it to be held", count(func() int { return len(g.held) }))
+						k.since(c, p, leader)
+						g.set(false, c.address(leader), false)
+					} else {
+						c.net.loseBetween("10.0.0.1"+follower[1:], c.address(leader))
+						go late()
+						c.Wait("it to be on its way", count(func() int { return len(g.away) }))
+						k.since(c, p, leader)
+						if k.want != "25" {
+							everywhere(k.want)
+						}
+						next := ""
+						for _, id := range c.IDs() {
+							if id != leader && id != follower {
+								next = id
+							}
+						}
+						if err := c.Member(leader).TransferLeadership(c.T.Context(), next); err != nil {
+							c.T.Fatal(err)
+						}
+						c.Wait("the next leader", c.brokers[next].Leads)
+						leader = next
+					}
+					if f := <-got; f.Code != k.code {
+						c.T.Errorf("answered %d %q, want %d", f.Code, f.Remark, k.code)
+					}
+					time.Sleep(time.Second)
+					if n := p.must(leader, mq.CodeQueryConsumerOffset, askExt(), nil).Ext["offset"]; n != k.want {
+						c.T.Errorf("afterwards the offset is %s, want %s", n, k.want)
+					}
+				})
+			})
+		}
+	}
+}
+
 // Moves of more groups than are remembered count for all.
 func TestMovesAreBounded(t *testing.T) {
 	cfg := NewConfig()

@@ -106,7 +106,7 @@ func (b *Broker) pull(r *request) {
 	} else if !p.registered(config, version) {
 		return
 	}
-	if flag&pullCommits != 0 && !r.committed {
+	if flag&pullCommits != 0 && !r.committed && !r.held {
 		r.committed = true
 		b.commitOffset(p.group, p.key.Topic, p.key.ID, commit)
 	}

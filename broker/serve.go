@@ -79,7 +79,7 @@ const (
 	fieldFrom      = "__dledgerFrom"      // the client's address
 	fieldMember    = "__dledgerMember"    // the group's secret: who knows it is a member
 	fieldSettle    = "__dledgerSettle"    // the request may have been carried out already: look, from this position on, before doing it again
-	fieldLate      = "__dledgerLate"      // an offset that a former leader could not write, from this term: it counts if it is ahead of what came since
+	fieldLate      = "__dledgerLate"      // an offset that a former leader could not write, or that was held on its way, from this term: see Broker.outdated
 	fieldUndecided = "__dledgerUndecided" // in an answer: it may yet be carried out
 )
 
@@ -98,6 +98,8 @@ type request struct {
 	settle    bool           // an earlier attempt is undecided
 	after     int64          // position in the log: what is before was stored when the request came to the group
 	again     bool           // it was passed on before, and came back
+	held      bool           // it had to wait for a leader, or for the next: what came later may be done already
+	since     int64          // of an offset: the term that this replica knew when it came
 	committed bool           // of a pull: the offset that it commits was noted or passed on; it may be held for long, and consumers go on meanwhile
 	due       time.Time      // when holding it ends
 	last      time.Time      // when the leader's patience with it ends; zero until it is passed on
@@ -201,6 +203,9 @@ func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
 	if rt.at == atLeader {
 		if !r.passed {
 			r.after = b.store.DispatchedTo() // the end of the log may be further by now, but never before
+			if f.Code == mq.CodeUpdateConsumerOffset {
+				r.since = b.meta.term()
+			}
 			b.noteSend(r)
 		}
 		b.gate.submit(r)
