@@ -110,6 +110,15 @@ func (b *Broker) runtimeInfo(r *request) {
 	if store.IndexRemade > 0 || store.IndexDamaged {
 		info["keyIndexDamaged"], info["keyIndexRemade"] = boolText(store.IndexDamaged), number(store.IndexRemade)
 	}
+	if n := b.failures.Load(); n > 0 {
+		var failing []string
+		b.failing.Range(func(name, err any) bool {
+			failing = append(failing, fmt.Sprintf("%v: %v", name, err))
+			return true
+		})
+		slices.Sort(failing)
+		info["leaderServiceErrors"], info["leaderServicesFailing"] = number(n), strings.Join(failing, "; ")
+	}
 	for _, pool := range []string{"send", "pull", "litePull", "query", "ack"} {
 		info[pool+"ThreadPoolQueueSize"], info[pool+"ThreadPoolQueueHeadWaitTimeMills"], info[pool+"ThreadPoolQueueCapacity"] = "0", "0", number(waitersMax)
 	}

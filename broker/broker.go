@@ -66,6 +66,8 @@ type Broker struct {
 	confVersion atomic.Int64           // number of changes
 
 	term     atomic.Int64  // in which this replica serves as leader; 0 = it does not
+	failing  sync.Map      // services of the leader that wait to be run again: by name the error that stopped them
+	failures atomic.Int64  // how often one was stopped by an error
 	promoted chan struct{} // tells follow that the store is ready to lead, or who does
 	waiting  atomic.Int64  // requests that have a goroutine
 

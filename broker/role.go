@@ -57,11 +57,7 @@ func (b *Broker) lead(ctx context.Context, term dledger.Term) (resign func()) {
 	b.log.Info("serves as leader", "term", term)
 	b.names.changed()
 	for _, s := range services {
-		running.Go(func() {
-			if err := s.run(b, ctx, term); err != nil && ctx.Err() == nil {
-				b.log.Error("stopped until the next change of leadership", "service", s.name, "error", err)
-			}
-		})
+		running.Go(func() { b.keepRunning(ctx, term, s) })
 	}
 	return func() {
 		cancel()
@@ -72,14 +68,47 @@ func (b *Broker) lead(ctx context.Context, term dledger.Term) (resign func()) {
 	}
 }
 
-// services are what only the leader does beside answering. Each runs until its ctx ends, which is when another replica may begin to lead.
-var services = []struct {
+// service is something that only the leader does beside answering. It runs until its ctx ends, which is when another replica may begin to lead. When it ends with an error
+// before that, it can be run again once all that it has given to the log is dispatched: it begins as with a new leader then.
+type service struct {
 	name string
 	run  func(b *Broker, ctx context.Context, term dledger.Term) error
-}{
+}
+
+var services = []service{
 	{"delayed messages", (*Broker).delayed},
 	{"timer messages", (*Broker).timed},
 	{"transactions", (*Broker).transacted},
+}
+
+// Pauses before a service is run again that has met an error; each is twice as long as the one before, and the first again after the longest without an error.
+const (
+	serviceAgainMin = 500 * time.Millisecond
+	serviceAgainMax = 30 * time.Second
+)
+
+// keepRunning runs a service for as long as this replica leads in term, again and again if it meets errors of its own.
+func (b *Broker) keepRunning(ctx context.Context, term dledger.Term, s service) {
+	defer b.failing.Delete(s.name)
+	again := serviceAgainMin
+	for {
+		b.failing.Delete(s.name)
+		began := time.Now()
+		err := s.run(b, ctx, term)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > serviceAgainMax {
+			again = serviceAgainMin
+		}
+		b.failing.Store(s.name, err.Error())
+		b.failures.Add(1)
+		b.log.Error("a service of the leader is stopped until it is tried again", "service", s.name, "in", again, "error", err)
+		if pause(ctx, again) != nil || b.barrier(ctx, term) != nil {
+			return
+		}
+		again = min(2*again, serviceAgainMax)
+	}
 }
 
 // handOver gives leadership to another replica, if one is fit for it. What consumers have committed goes into the log first.

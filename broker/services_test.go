@@ -2,6 +2,8 @@ package broker
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -470,6 +472,110 @@ func TestServicesGoOnAfterATransferThatFailed(t *testing.T) {
 		if count, _ := p.allOf(n, "t", 1); len(count) != 10 {
 			c.T.Errorf("%d of 10 came", len(count))
 		}
+	})
+}
+
+// TestServiceThatMeetsAnErrorIsRunAgain, with growing pauses, and does what came meanwhile; the operator sees that it does not run.
+func TestServiceThatMeetsAnErrorIsRunAgain(t *testing.T) {
+	for name, k := range map[string]struct{ progress, properties string }{
+		"delayed messages": {serviceDelay, "DELAY\x011\x02UNIQ_KEY\x01U\x02"},
+		"timer messages":   {serviceTimer, "TIMER_DELAY_SEC\x012\x02UNIQ_KEY\x01U\x02"},
+		"transactions":     {serviceTransaction, "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01U\x02"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, 1, nil, func(c *cluster) {
+				p := c.client("10.1.0.1")
+				n := c.leader()
+				write := func(text string) {
+					b := c.brokers[n]
+					if err := b.meta.write(c.T.Context(), record{Kind: "progress", Progress: map[string]json.RawMessage{k.progress: json.RawMessage(text)}}); err != nil {
+						c.T.Fatal(err)
+					}
+				}
+				write(`"nonsense"`)
+				c.kill(n)
+				c.start(n)
+				c.leader()
+				f := p.must(n, mq.CodeSend, sendExt("t", 0, "properties", k.properties), []byte("x"))
+				time.Sleep(3 * time.Minute)
+				p = c.client("10.1.0.2") // the connection was idle for too long
+				var info mq.KVTable
+				p.json(n, mq.CodeRuntimeInfo, nil, nil, &info)
+				tries, err := strconv.Atoi(info.Table["leaderServiceErrors"])
+				if err != nil || tries < 8 || tries > 14 || !strings.Contains(info.Table["leaderServicesFailing"], name+": progress of "+k.progress) {
+					c.T.Errorf("told: %q errors, failing %q", info.Table["leaderServiceErrors"], info.Table["leaderServicesFailing"])
+				}
+				if count, _ := p.allOf(n, "t", 1); len(count) != 0 {
+					c.T.Fatalf("it came, and the service does not run: %v", count)
+				}
+				write(`{}`)
+				b := c.brokers[n]
+				c.Wait("the service to run", func() bool { _, failing := b.failing.Load(name); return !failing })
+				if k.progress == serviceTransaction {
+					_, pos, err := mq.ParseMsgID(f.Ext["msgId"])
+					if err != nil {
+						c.T.Fatal(err)
+					}
+					p.must(n, mq.CodeEndTransaction, ext("producerGroup", "p", "tranStateTableOffset", 0, "commitLogOffset", pos, "commitOrRollback", 8, "msgId", "U"), nil)
+				}
+				c.Wait("the message", func() bool { count, _ := p.allOf(n, "t", 1); return count["x"] == 1 })
+			})
+		})
+	}
+}
+
+// TestTransactionBeingEndedIsNotEndedAgainByTheServiceThatWasRunAgain: its end is still on its way into the log, which the service does not see there.
+func TestTransactionBeingEndedIsNotEndedAgainByTheServiceThatWasRunAgain(t *testing.T) {
+	var fail context.CancelFunc
+	before := services
+	defer func() { services = before }()
+	services = slices.Clone(services)
+	run := services[2].run
+	services[2].run = func(b *Broker, ctx context.Context, term dledger.Term) error {
+		mine, cancel := context.WithCancel(ctx)
+		defer cancel()
+		fail = cancel
+		if err := run(b, mine, term); err != nil || ctx.Err() != nil {
+			return err
+		}
+		return errors.New("a fault")
+	}
+	inCluster(t, 1, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		b := c.brokers[n]
+		f := p.must(n, mq.CodeSend, sendExt("t", 0, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01U\x02"), []byte("x"))
+		_, pos, err := mq.ParseMsgID(f.Ext["msgId"])
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		m, err := b.messageAt(pos)
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		t := &b.transactions
+		c.Wait("the half", func() bool { return len(t.open()) == 1 })
+		state := func() chan struct{} {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			return t.ready
+		}
+		h, err := t.hold(c.T.Context(), state(), &m)
+		if h == nil || err != nil {
+			c.T.Fatal(h, err)
+		}
+		fail()
+		c.Wait("the service to be stopped", func() bool { return b.failures.Load() == 1 })
+		time.Sleep(serviceAgainMax)
+		if state() != nil {
+			c.T.Error("it goes on although a transaction is being ended")
+		}
+		if err := t.still(h, nil); err != nil {
+			c.T.Fatal(err)
+		}
+		p = c.client("10.1.0.2") // the connection was idle for too long
+		p.must(n, mq.CodeEndTransaction, ext("producerGroup", "p", "tranStateTableOffset", 0, "commitLogOffset", pos, "commitOrRollback", 8, "msgId", "U"), nil)
+		c.Wait("the message", func() bool { count, _ := p.allOf(n, "t", 1); return count["x"] == 1 })
 	})
 }
 

@@ -359,6 +359,9 @@ func (t *transactions) look() error {
 // transacted looks after open transactions until ctx ends.
 func (b *Broker) transacted(ctx context.Context, term dledger.Term) error {
 	t := &b.transactions
+	if err := t.quiet(ctx); err != nil {
+		return nil
+	}
 	ready := make(chan struct{})
 	t.mu.Lock()
 	t.ready, t.term = ready, term
@@ -418,6 +421,26 @@ func (b *Broker) transacted(ctx context.Context, term dledger.Term) error {
 			return ended(ctx, err)
 		}
 	}
+}
+
+// quiet waits for those who still end a transaction of before, as that is to be ended once. Where this replica has gone on leading nothing else stops them.
+func (t *transactions) quiet(ctx context.Context) error {
+	t.mu.Lock()
+	var busy []chan struct{}
+	for _, h := range t.halves {
+		if h.busy != nil {
+			busy = append(busy, h.busy)
+		}
+	}
+	t.mu.Unlock()
+	for _, c := range busy {
+		select {
+		case <-c:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // progress is what the next leader needs. The caller holds mu.
