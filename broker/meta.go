@@ -76,7 +76,7 @@ type change struct {
 //
 //  1. the state changes in apply alone, in log order, on every replica;
 //  2. the leader has one batch of records on the way at a time, and a batch is of one term, so a full copy made between two batches misses none;
-//  3. done of a change is called when its record is committed and applied here, or with the reason why it surely or perhaps is not.
+//  3. done of a change is called when its record is committed and applied here, or with the reason why it surely is not, or, wrapping dledger.ErrUndecided, perhaps.
 type meta struct {
 	b     *Broker
 	topic string
@@ -166,7 +166,7 @@ func awaited(ctx context.Context, got <-chan error) error {
 	case err := <-got:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("%w; the change may yet be made", ctx.Err())
+		return fmt.Errorf("%w; %w", ctx.Err(), dledger.ErrUndecided)
 	}
 }
 
@@ -251,7 +251,7 @@ func (m *meta) run(ctx context.Context) {
 		}
 		for len(line) > 0 {
 			n, err := m.putSome(ctx, term, line)
-			unsure = unsure || undecided(err)
+			unsure = unsure || errors.Is(err, dledger.ErrUndecided)
 			for _, c := range line[:n] {
 				c.done(err)
 			}
@@ -291,7 +291,7 @@ func (m *meta) copyAll(ctx context.Context, term int64, unsure bool) error {
 	return m.put(ctx, term, msgs)
 }
 
-// put gives records to the log and waits until they are applied here.
+// put gives records to the log and waits until they are applied here. Its error wraps dledger.ErrUndecided where they may yet be.
 func (m *meta) put(ctx context.Context, term int64, msgs []*mq.Message) error {
 	got := make(chan msgstore.PutResult, 1)
 	m.b.store.PutIn(dledger.Term(term), msgs, func(r msgstore.PutResult) { got <- r })
@@ -299,7 +299,7 @@ func (m *meta) put(ctx context.Context, term int64, msgs []*mq.Message) error {
 	select {
 	case r = <-got:
 	case <-ctx.Done():
-		return ctx.Err()
+		return fmt.Errorf("%w; %w", ctx.Err(), dledger.ErrUndecided)
 	}
 	if r.Status != msgstore.PutOK {
 		if r.Err == nil {
@@ -317,7 +317,7 @@ func (m *meta) put(ctx context.Context, term int64, msgs []*mq.Message) error {
 		select {
 		case <-applied:
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("%w; %w", ctx.Err(), dledger.ErrUndecided) // it is committed, and will be applied
 		}
 	}
 }
@@ -487,9 +487,4 @@ func chunk[V any](table map[string]V, weigh func(V) int, part func() *record, se
 		piece[k] = v
 	}
 	flush()
-}
-
-// undecided tells whether a change may yet be made although it was not confirmed.
-func undecided(err error) bool {
-	return errors.Is(err, dledger.ErrTimeout) || errors.Is(err, dledger.ErrLeadershipLost) || errors.Is(err, context.DeadlineExceeded)
 }

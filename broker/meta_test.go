@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -10,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"dledger"
 	"dledger/internal/mq"
+	"dledger/internal/msgstore"
 	"dledger/internal/remoting"
 	"dledger/internal/vfs"
 )
@@ -104,6 +108,58 @@ func TestFullCopyIsTheState(t *testing.T) {
 	})
 }
 
+// TestUndecidedChangesAreKnownAsSuch, in every form in which they come: a full copy of the metadata may not be made of a state that they are still to change, and a request is not
+// carried out again without a look.
+func TestUndecidedChangesAreKnownAsSuch(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		b := c.brokers[c.leader()]
+		ended, cancel := context.WithCancel(c.T.Context())
+		cancel()
+		late, cancel := context.WithDeadline(c.T.Context(), time.Now())
+		defer cancel()
+		never := make(chan error)
+		failed := fmt.Errorf("%w; %w", dledger.ErrFailed, dledger.ErrUndecided) // as the log says it
+		for _, k := range []struct {
+			name string
+			err  error
+			want bool
+		}{
+			{"no majority in time", dledger.ErrTimeout, true},
+			{"leadership lost", dledger.ErrLeadershipLost, true},
+			{"disk failed", failed, true},
+			{"given up by who waited", awaited(ended, never), true},
+			{"not waited for any longer", awaited(late, never), true},
+			{"the broker ends before the log has said", b.meta.put(ended, b.term.Load(), []*mq.Message{b.meta.message(&record{Kind: "barrier"})}), true},
+			{"wrapped", fmt.Errorf("topic t: %w", dledger.ErrTimeout), true},
+			{"not the leader", errNotServing, false},
+			{"too much waits", errChangesFull, false},
+			{"closed", dledger.ErrClosed, false},
+			{"too large", dledger.ErrTooLarge, false},
+		} {
+			if got := errors.Is(k.err, dledger.ErrUndecided); got != k.want {
+				c.T.Errorf("%s: %v: undecided %v, want %v", k.name, k.err, got, k.want)
+			}
+		}
+		for err, want := range map[error]bool{dledger.ErrLeadershipLost: true, failed: true, dledger.ErrNotLeader: false} {
+			r := &request{b: b, due: time.Now().Add(time.Hour)}
+			b.gate.mu.Lock()
+			b.gate.leads = false // it is held, then
+			b.gate.mu.Unlock()
+			b.putBy(func(_ []*mq.Message, done func(msgstore.PutResult)) {
+				done(msgstore.PutResult{Status: msgstore.StatusOf(err), Err: err})
+			}, r, nil, kept{nil, func(code int32, remark string) {
+				c.T.Errorf("%v: answered %d, %s", err, code, remark)
+			}})
+			b.gate.mu.Lock()
+			if b.gate.leads = true; len(b.gate.held) != 1 || r.settle != want {
+				c.T.Errorf("a send that ended with %q: %d held, looked up before it is stored again %v, want %v", err, len(b.gate.held), r.settle, want)
+			}
+			b.gate.held, b.gate.bytes = nil, 0
+			b.gate.mu.Unlock()
+		}
+	})
+}
+
 // TestFullCopyDoesNotUndoWhatIsUndecided: a change that was not confirmed in time is in front of the copy, which was made of the state without it.
 func TestFullCopyDoesNotUndoWhatIsUndecided(t *testing.T) {
 	inCluster(t, 3, nil, func(c *cluster) {
@@ -117,7 +173,7 @@ func TestFullCopyDoesNotUndoWhatIsUndecided(t *testing.T) {
 		}
 		term := b.term.Load()
 		err := b.meta.write(c.T.Context(), record{Kind: "topics", Topics: map[string]mq.TopicConfig{"new": mq.NewTopicConfig("new", 1, 6)}})
-		if !undecided(err) || b.term.Load() != term {
+		if !errors.Is(err, dledger.ErrUndecided) || b.term.Load() != term {
 			c.T.Fatalf("the change is not undecided within one leadership: %v", err)
 		}
 		b.meta.mu.Lock()

@@ -287,7 +287,7 @@ func (b *Broker) putBy(put func([]*mq.Message, func(msgstore.PutResult)), r *req
 			k.sent(msgs[0].QueueID, res.QueueOffset, b.ids(res.Pos))
 		case res.Status == msgstore.ServiceNotAvailable:
 			b.gate.retry(r, errorText(res.Err, "not taken"))
-		case errors.Is(res.Err, dledger.ErrLeadershipLost):
+		case errors.Is(res.Err, dledger.ErrUndecided) && !errors.Is(res.Err, dledger.ErrTimeout): // another one leads, or will: it finds out
 			r.settle = true
 			b.gate.retry(r, res.Err.Error())
 		default:

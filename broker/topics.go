@@ -124,7 +124,7 @@ func (b *Broker) failed(r *request, err error) {
 		r.refuse(mq.InvalidParameter, "it is too large: %v", err)
 		return
 	}
-	r.settle = r.settle || undecided(err)
+	r.settle = r.settle || errors.Is(err, dledger.ErrUndecided)
 	b.gate.retry(r, err.Error())
 }
 

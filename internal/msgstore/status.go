@@ -26,6 +26,7 @@ var statuses = []struct {
 	err    error
 	status PutStatus
 }{
+	{dledger.ErrUndecided, InSyncReplicasNotEnough}, // before all others: it comes with a reason
 	{dledger.ErrNotLeader, ServiceNotAvailable},
 	{dledger.ErrTransferring, ServiceNotAvailable},
 	{dledger.ErrDiskFull, ServiceNotAvailable},
@@ -33,8 +34,6 @@ var statuses = []struct {
 	{dledger.ErrClosed, ServiceNotAvailable},
 	{ErrClosed, ServiceNotAvailable},
 	{ErrNotReady, ServiceNotAvailable},
-	{dledger.ErrTimeout, InSyncReplicasNotEnough},
-	{dledger.ErrLeadershipLost, InSyncReplicasNotEnough},
 	{dledger.ErrPendingFull, PageCacheBusy},
 	{dledger.ErrTooLarge, MessageIllegal},
 	{ErrIllegal, MessageIllegal},
