@@ -43,15 +43,61 @@ func (p place) String() string {
 	return fmt.Sprintf("%s queue %d offset %d", p.broker, p.queue, p.offset)
 }
 
+// message is one as an answer says it, or as it is stored. Two are the same when all of it is.
+type message struct {
+	body   string
+	unique string // the client's id
+	pos    int64  // where it lies in the log, which the broker's id says; -1: that id says none
+}
+
+func (m message) String() string {
+	return fmt.Sprintf("%q (id %s, position %d)", m.body, m.unique, m.pos)
+}
+
+// told is what an answer says of a message, kept is one that is stored.
+func told(r *primitive.SendResult, body string) message {
+	return message{body, r.MsgID, position(r.OffsetMsgID)}
+}
+
+func kept(m *primitive.MessageExt) message {
+	return message{string(m.Body), m.MsgId, position(m.OffsetMsgId)}
+}
+
+// position is that in a broker's id, which names a host, whatever its length, and then the position. The host is who was asked, which need not be who leads.
+func position(id string) int64 {
+	const digits = 16
+	if len(id) <= digits {
+		return -1
+	}
+	pos, err := strconv.ParseInt(id[len(id)-digits:], 16, 64)
+	if err != nil {
+		return -1
+	}
+	return pos
+}
+
+// misplaced says which acknowledged messages are not what is stored in their place.
+func misplaced(acked, stored map[place]message) (wrong []string) {
+	for at, want := range acked {
+		switch got, is := stored[at]; {
+		case !is:
+			wrong = append(wrong, fmt.Sprintf("%s was acknowledged to hold %s, it holds nothing", at, want))
+		case got != want || want.unique == "" || want.pos < 0:
+			wrong = append(wrong, fmt.Sprintf("%s was acknowledged to hold %s, it holds %s", at, want, got))
+		}
+	}
+	return wrong
+}
+
 // traffic is what producers were told and consumers have got.
 type traffic struct {
 	paused sync.RWMutex // locked while producers are to send nothing; they hold it to read during a send
 
 	mu        sync.Mutex
-	acked     map[place]string // body by place, as the answers said
-	undecided map[string]error // bodies of sends that failed
-	single    map[string]bool  // bodies of sends that the client does not repeat: they are stored once at most
-	held      map[string]bool  // bodies of sends that took long: the client may have repeated them by itself
+	acked     map[place]message // as the answers said
+	undecided map[string]error  // bodies of sends that failed
+	single    map[string]bool   // bodies of sends that the client does not repeat: they are stored once at most
+	held      map[string]bool   // bodies of sends that took long: the client may have repeated them by itself
 	got       map[place]int
 	bodies    map[string]int
 	first     map[place]time.Time
@@ -65,7 +111,7 @@ type traffic struct {
 }
 
 func newTraffic() *traffic {
-	return &traffic{commits: map[string]committed{}, acked: map[place]string{}, undecided: map[string]error{}, single: map[string]bool{}, held: map[string]bool{}, got: map[place]int{}, bodies: map[string]int{},
+	return &traffic{commits: map[string]committed{}, acked: map[place]message{}, undecided: map[string]error{}, single: map[string]bool{}, held: map[string]bool{}, got: map[place]int{}, bodies: map[string]int{},
 		first: map[place]time.Time{}, reach: map[string]int64{}}
 }
 
@@ -94,7 +140,7 @@ func (f *traffic) produce(ctx context.Context, p rocketmq.Producer, topic, name 
 		case err != nil:
 			f.undecided[body] = err
 		default:
-			f.ack(place{r.MessageQueue.BrokerName, r.MessageQueue.QueueId, r.QueueOffset}, body)
+			f.ack(place{r.MessageQueue.BrokerName, r.MessageQueue.QueueId, r.QueueOffset}, told(r, body))
 		}
 		f.mu.Unlock()
 	}
@@ -146,7 +192,7 @@ func (f *traffic) once(body string, r *primitive.SendResult, err error) {
 		f.undecided[body] = err
 		return
 	}
-	f.ack(place{r.MessageQueue.BrokerName, r.MessageQueue.QueueId, r.QueueOffset}, body)
+	f.ack(place{r.MessageQueue.BrokerName, r.MessageQueue.QueueId, r.QueueOffset}, told(r, body))
 }
 
 // sender is one stock producer: how it is set, and how it sends.
@@ -179,11 +225,11 @@ func (f *traffic) producers(t *testing.T, ctx context.Context, s *scene, sending
 }
 
 // ack, take and next note what an answer said, what a consumer without order got, and one in order. Their callers hold mu.
-func (f *traffic) ack(at place, body string) {
+func (f *traffic) ack(at place, m message) {
 	if old, twice := f.acked[at]; twice {
-		f.fault("%s was given to %s and to %s", at, old, body)
+		f.fault("%s was given to %s and to %s", at, old, m)
 	}
-	f.acked[at] = body
+	f.acked[at] = m
 }
 
 func (f *traffic) take(at place, body string) {
@@ -254,7 +300,7 @@ func (f *traffic) failed() int {
 }
 
 // Leaders are killed, nodes ended in an orderly way, and leadership is handed over, while stock Go producers and consumers work with their default settings. What was
-// acknowledged is in its queue at the offset that the answer said, and was received; queues have no gaps; the consumer in order left nothing
+// acknowledged is in its queue at the offset that the answer said, under its ids, and was received; queues have no gaps; the consumer in order left nothing
 // out, and got again only what it had not committed; committed offsets go back by no more than a leader had not given to the log; what came twice is counted.
 func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 	c, err := cluster.Up(within(t, time.Minute), scratch(t), program(t))
@@ -353,7 +399,7 @@ func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 }
 
 // received waits until the consumers have got everything that is stored.
-func (f *traffic) received(t *testing.T, stored map[place]string) {
+func (f *traffic) received(t *testing.T, stored map[place]message) {
 	t.Helper()
 	err := harness.Until(within(t, 90*time.Second), "consumers to receive everything", func() bool {
 		f.mu.Lock()
@@ -370,12 +416,12 @@ func (f *traffic) received(t *testing.T, stored map[place]string) {
 	}
 }
 
-// stored gives the bodies of all that is in the queues.
-func (f *traffic) stored(t *testing.T, s *scene, brokers []string) map[place]string {
+// stored gives all that is in the queues.
+func (f *traffic) stored(t *testing.T, s *scene, brokers []string) map[place]message {
 	t.Helper()
-	all := map[place]string{}
+	all := map[place]message{}
 	for at, m := range f.messages(t, s, brokers) {
-		all[at] = string(m.Body)
+		all[at] = kept(m)
 	}
 	return all
 }
@@ -423,7 +469,7 @@ func (f *traffic) messages(t *testing.T, s *scene, brokers []string) map[place]*
 
 var addresses = regexp.MustCompile(`[0-9.]+:[0-9]+`)
 
-func (f *traffic) judge(t *testing.T, stored map[place]string, most int) {
+func (f *traffic) judge(t *testing.T, stored map[place]message, most int) {
 	t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -431,19 +477,17 @@ func (f *traffic) judge(t *testing.T, stored map[place]string, most int) {
 		t.Error(fault)
 	}
 	copies := map[string]int{}
-	for _, body := range stored {
-		copies[body]++
+	for _, m := range stored {
+		copies[m.body]++
 	}
-	wrong, lost := 0, 0
-	for at, body := range f.acked {
-		if stored[at] != body {
-			if wrong++; wrong < 10 {
-				t.Errorf("%s was acknowledged to hold %s, it holds %q", at, body, stored[at])
-			}
-		}
-		if f.bodies[body] == 0 {
+	wrong, lost := misplaced(f.acked, stored), 0
+	for _, what := range wrong[:min(len(wrong), 10)] {
+		t.Error(what)
+	}
+	for at, m := range f.acked {
+		if f.bodies[m.body] == 0 {
 			if lost++; lost < 10 {
-				t.Errorf("%s, acknowledged at %s, was not received", body, at)
+				t.Errorf("%s, acknowledged at %s, was not received", m, at)
 			}
 		}
 	}
@@ -466,8 +510,8 @@ func (f *traffic) judge(t *testing.T, stored map[place]string, most int) {
 	}
 	t.Logf("%d acknowledged, %d sends failed, %d stored; %d stored twice after a repeated send; consumers without order got %d again; the consumer in order got again what it had got %v before; %d repeats were of what no broker knew to be committed, others, in order, were of what had been known so for %v at most",
 		len(f.acked), len(f.undecided), len(stored), twice, repeats, f.back.Round(time.Millisecond), f.uncommitted, f.overtaken.Round(time.Millisecond))
-	if wrong+lost > 0 {
-		t.Errorf("%d acknowledged messages are not where the answers said, %d were not received", wrong, lost)
+	if len(wrong)+lost > 0 {
+		t.Errorf("%d acknowledged messages are not what the answers said where they said, %d were not received", len(wrong), lost)
 	}
 	if twice > most {
 		t.Errorf("%d messages are stored twice; the sends on the way at each fault explain %d at most", twice, most)
@@ -483,12 +527,12 @@ func (f *traffic) judge(t *testing.T, stored map[place]string, most int) {
 }
 
 // inSequence fails where messages of the producer in order follow later ones in their queue. Its queue is one, unless the client saw a route with fewer.
-func (f *traffic) inSequence(t *testing.T, stored map[place]string) {
+func (f *traffic) inSequence(t *testing.T, stored map[place]message) {
 	t.Helper()
 	last := map[string]int{} // by queue
 	places := slices.SortedFunc(maps.Keys(stored), func(a, b place) int { return int(a.offset - b.offset) })
 	for _, at := range places {
-		digits, ok := strings.CutPrefix(stored[at], "order-")
+		digits, ok := strings.CutPrefix(stored[at].body, "order-")
 		if !ok {
 			continue
 		}

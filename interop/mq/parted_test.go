@@ -174,7 +174,7 @@ func (w *worked) java(kit *stock.Kit, prefix string) *javaLoad {
 	return j
 }
 
-// hear takes one line of script `load`: what happened, and for all but failures broker, queue, offset and body.
+// hear takes one line of script `load`: what happened, and for all but failures broker, queue, offset and body, and then the ids of what was acknowledged.
 func (f *traffic) hear(text string) {
 	var what, broker, body string
 	var queue int
@@ -197,7 +197,12 @@ func (f *traffic) hear(text string) {
 	defer f.mu.Unlock()
 	switch what {
 	case "acked":
-		f.ack(at, body)
+		ids := strings.Fields(text)[5:]
+		if len(ids) != 2 {
+			f.fault("the Java client says %q", text)
+			return
+		}
+		f.ack(at, message{body, ids[0], position(ids[1])})
 		f.held[body] = true // how long it took is not told
 	case "got":
 		f.take(at, body)

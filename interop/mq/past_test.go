@@ -34,3 +34,31 @@ func TestRepeatsAreJudgedByWhatBrokersKnew(t *testing.T) {
 		}
 	})
 }
+
+func TestAcknowledgedMessagesAreComparedByPlaceBodyAndIds(t *testing.T) {
+	at := place{"a", 1, 7}
+	acked := map[place]message{at: {"one", "C0FFEE", position("7F00000100002A9F000000000000ABCD")}}
+	for _, c := range []struct {
+		name   string
+		stored map[place]message
+		wrong  int
+	}{
+		{"the same, of another host", map[place]message{at: {"one", "C0FFEE", position("7F00000100002AAA000000000000ABCD")}}, 0},
+		{"the same, of a host with a long address", map[place]message{at: {"one", "C0FFEE", position("FE8000000000000000000000000000010000" + "2A9F000000000000ABCD")}}, 0},
+		{"another body", map[place]message{at: {"two", "C0FFEE", 0xABCD}}, 1},
+		{"another client's id", map[place]message{at: {"one", "C0FFEF", 0xABCD}}, 1},
+		{"another position", map[place]message{at: {"one", "C0FFEE", position("7F00000100002A9F000000000000ABCE")}}, 1},
+		{"an id that says no position", map[place]message{at: {"one", "C0FFEE", position("C0FFEE")}}, 1},
+		{"another place", map[place]message{{"a", 1, 8}: {"one", "C0FFEE", 0xABCD}}, 1},
+		{"more beside it", map[place]message{at: {"one", "C0FFEE", 0xABCD}, {"a", 1, 8}: {"two", "C0FFEF", 0xABFF}}, 0},
+	} {
+		if wrong := misplaced(acked, c.stored); len(wrong) != c.wrong {
+			t.Errorf("%s: %q, want %d", c.name, wrong, c.wrong)
+		}
+	}
+	for _, none := range []message{{"one", "", 3}, {"one", "C0FFEE", position("")}, {"one", "C0FFEE", position("7F00000100002A9Fx00000000000ABCD")}} {
+		if wrong := misplaced(map[place]message{at: none}, map[place]message{at: none}); len(wrong) != 1 {
+			t.Errorf("%s, without an id, passes", none)
+		}
+	}
+}

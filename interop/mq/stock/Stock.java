@@ -607,7 +607,8 @@ public class Stock {
 
     /**
      * Sends one message after the other, with default settings, until there is a file `stop` in user.home, and consumes them without order and in
-     * order until the process is ended. Each line says what happened to one message: `acked BROKER QUEUE OFFSET BODY`, `got` and `ordered` the same, `failed BODY REASON`.
+     * order until the process is ended. Each line says what happened to one message: `acked BROKER QUEUE OFFSET BODY ID BROKERS-ID`,
+     * `got` and `ordered` the same without ids, `failed BODY REASON`.
      */
     static void load(Scene s) throws Exception {
         DefaultMQPushConsumer some = s.consumer("_g");
@@ -633,7 +634,8 @@ public class Stock {
             String body = "j-" + i;
             try {
                 SendResult r = p.send(new Message(s.topic, bytes(body)));
-                s.say("acked %s %d %d %s", r.getMessageQueue().getBrokerName(), r.getMessageQueue().getQueueId(), r.getQueueOffset(), body);
+                s.say("acked %s %d %d %s %s %s", r.getMessageQueue().getBrokerName(), r.getMessageQueue().getQueueId(), r.getQueueOffset(), body,
+                    r.getMsgId(), r.getOffsetMsgId());
             } catch (Exception e) {
                 s.say("failed %s %s", body, code(e));
             }
