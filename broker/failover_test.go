@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"dledger/dledgertest"
 	"dledger/internal/mq"
 	"dledger/internal/msgstore"
 	"dledger/internal/remoting"
@@ -284,6 +285,64 @@ func TestHandOverLosesNoSend(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestShutdownServesUntilClientsKnowTheNewLeader: also while it knows of no leader for the moment, as between the end of a leadership and the first word
+// of the successor. It does not wait where nobody will lead.
+func TestShutdownServesUntilClientsKnowTheNewLeader(t *testing.T) {
+	inClusterOf(t, dledgertest.Setup{Delay: 40 * time.Millisecond}, 3, nil, func(c *cluster) {
+		t := c.T
+		n := c.leader()
+		p := c.client("10.1.0.1")
+		p.must(n, mq.CodeSend, sendExt("t", 0), []byte("x"))
+		ended := c.shutdown(n)
+		var last time.Time
+		for i := range 16 { // a client that asks for routes again after a quarter of a minute
+			if i%2 == 1 {
+				from := c.leader()
+				for _, to := range c.IDs() {
+					if to == n || to == from {
+						continue
+					}
+					if err := c.Member(from).TransferLeadership(t.Context(), to); err != nil {
+						t.Errorf("from %s to %s: %v", from, to, err)
+					}
+				}
+			}
+			last = time.Now()
+			p.must(n, mq.CodeSend, sendExt("t", 0), fmt.Appendf(nil, "%d", i))
+			time.Sleep(time.Second)
+		}
+		if at := <-ended; at.Sub(last) < drainQuiet || at.Sub(last) > drainQuiet+5*time.Second {
+			t.Errorf("the replica ended %v after the last send, want %v", at.Sub(last), drainQuiet)
+		}
+	})
+	inCluster(t, 3, nil, func(c *cluster) {
+		t := c.T
+		n := c.leader()
+		c.client("10.1.0.1").must(n, mq.CodeSend, sendExt("t", 0), []byte("x"))
+		for _, id := range c.IDs() {
+			if id != n {
+				c.kill(id)
+			}
+		}
+		began := time.Now()
+		if at := <-c.shutdown(n); at.Sub(began) > 10*time.Second {
+			t.Errorf("the last replica ended after %v", at.Sub(began))
+		}
+	})
+}
+
+// shutdown ends a replica whose group lives on, and gives the time at which it has ended.
+func (c *cluster) shutdown(id string) <-chan time.Time {
+	ended := make(chan time.Time, 1)
+	go func() {
+		if err := c.brokers[id].Shutdown(c.T.Context()); err != nil {
+			c.T.Error(err)
+		}
+		ended <- time.Now()
+	}()
+	return ended
 }
 
 func TestRestartFindsWhatWasThere(t *testing.T) {

@@ -121,12 +121,19 @@ func (b *Broker) handOver(ctx context.Context) {
 }
 
 // drain goes on serving while clients may still take this replica for the leader: their routes are refreshed every 30 s. It ends when no producer
-// has used this replica for drainQuiet, or none is connected.
+// has used this replica for drainQuiet, or none is connected, and when there has been no leader for drainLeaderless: at first, and whenever leadership changes, this
+// replica does not know of one for a moment.
 func (b *Broker) drain(ctx context.Context) {
-	end := time.Now().Add(b.cfg.DrainMax)
+	led := time.Now() // when there was a leader
+	end := led.Add(b.cfg.DrainMax)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for b.clients.sending(drainQuiet) && time.Now().Before(end) && b.ledger.Leader() != "" && !b.ledger.IsLeader() {
+	for b.clients.sending(drainQuiet) && time.Now().Before(end) && !b.ledger.IsLeader() {
+		if b.ledger.Leader() != "" {
+			led = time.Now()
+		} else if time.Since(led) > drainLeaderless {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -137,3 +144,6 @@ func (b *Broker) drain(ctx context.Context) {
 
 // drainQuiet is a little more than the time in which every stock client asks for routes anew.
 const drainQuiet = 32 * time.Second
+
+// drainLeaderless is a few elections among replicas of ours.
+const drainLeaderless = 3 * time.Second
