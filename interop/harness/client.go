@@ -24,6 +24,7 @@ const (
 	codeAppend   = 50001
 	codeGet      = 50002
 	codeTransfer = 51005
+	codeGetBatch = 52004 // of our nodes alone
 
 	OK        = 200
 	NotLeader = 404
@@ -149,6 +150,41 @@ func (c *Client) GetFrom(ctx context.Context, id string, index int64) (Answer, e
 	b = append(b, id...)
 	b = append(b, `","term":-1}`...)
 	return c.call(ctx, id, codeGet, b)
+}
+
+// Unconfirmed reads from node id, which must be one of ours, what it takes for committed from index from on: some entries, or none at the end. Nobody confirms that
+// there is not more elsewhere. The layout is that of docs/protocol.md.
+func (c *Client) Unconfirmed(ctx context.Context, id string, from int64) ([]Entry, error) {
+	b := []byte{1, 0, 0, 0} // version; no flags
+	b = binary.BigEndian.AppendUint64(b, uint64(from))
+	b = append(b, make([]byte, 3*4)...) // no bounds, no wait
+	for _, s := range []string{c.group, id} {
+		b = append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
+	}
+	n, err := c.conn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := n.call(ctx, codeGetBatch, b)
+	if err != nil {
+		return nil, fmt.Errorf("call %s: %w", id, err)
+	}
+	const fixed = 36 + 2 // up to the leader's id
+	if len(raw) < fixed || raw[0] != 1 || len(raw) < fixed+int(binary.BigEndian.Uint16(raw[36:])) {
+		return nil, fmt.Errorf("answer of %s: %q", id, raw)
+	}
+	switch result := int(binary.BigEndian.Uint16(raw[2:])); result {
+	case OK:
+	case resultIndexOutOfRange:
+		return nil, nil
+	default:
+		return nil, &CodeError{Code: result}
+	}
+	l := &Log{bytes: raw[fixed+int(binary.BigEndian.Uint16(raw[36:])):]}
+	if end := l.scan(); end != len(l.bytes) || len(l.Entries) == 0 || l.Entries[0].Index != from {
+		return nil, fmt.Errorf("answer of %s: %d entries from %d on in %d bytes", id, len(l.Entries), from, len(l.bytes))
+	}
+	return l.Entries, nil
 }
 
 // Metadata asks node id for its view: the peers and the leader it knows.

@@ -192,19 +192,24 @@ func (w *RegisterClient) Read(ctx context.Context, leader, key string) (int64, e
 	}
 }
 
-// ReadAsOf takes the value at an index that nobody confirmed for the current one: what a register must not do.
-func (w *RegisterClient) ReadAsOf(ctx context.Context, node, key string, index int64) (int64, error) {
+// ReadUnconfirmed takes what node says is committed for all there is: what a register must not do.
+func (w *RegisterClient) ReadUnconfirmed(ctx context.Context, node, key string) (int64, error) {
 	call := w.r.now()
-	for ; w.next <= index; w.next++ {
-		a, err := w.c.GetFrom(ctx, node, w.next)
-		if err != nil || len(a.Entries) != 1 {
-			return 0, fmt.Errorf("get %d: %d entries, %w", w.next, len(a.Entries), err)
+	for {
+		entries, err := w.c.Unconfirmed(ctx, node, w.next)
+		if err != nil {
+			return 0, err
 		}
-		w.apply(a.Entries[0].Body)
+		if len(entries) == 0 {
+			v := w.values[key]
+			w.r.add(w.id, call, registerOp{key: key}, v, w.r.now())
+			return v, nil
+		}
+		for _, e := range entries {
+			w.apply(e.Body)
+		}
+		w.next += int64(len(entries))
 	}
-	v := w.values[key]
-	w.r.add(w.id, call, registerOp{key: key}, v, w.r.now())
-	return v, nil
 }
 
 func (w *RegisterClient) apply(body []byte) {
