@@ -54,14 +54,19 @@ const shrinkMost = 150
 // Shrink looks for a smaller case that fails too: with fewer faults, fewer clients and a shorter storm. It gives the smallest failing result
 // that it found, which is r itself if nothing could be left out.
 func Shrink(r Result) Result {
+	return shrink(r, func(x Result) bool { return x.Err != nil })
+}
+
+// shrink is Shrink for failures of one kind, which fails tells.
+func shrink(r Result, fails func(Result) bool) Result {
 	lives := 0
-	fails := func(c Case) bool {
+	live := func(c Case) bool {
 		if lives++; lives > shrinkMost {
 			return false
 		}
 		c.Trace = nil
 		x := c.Run()
-		if x.Err == nil {
+		if !fails(x) {
 			return false
 		}
 		r = x
@@ -70,12 +75,17 @@ func Shrink(r Result) Result {
 	shorter := func() {
 		c := r.Case
 		c.Steps = min(c.Steps, r.Stats.Steps)
-		for fails(c) && r.Case.Steps > 20 {
+		for live(c) && r.Case.Steps > 20 {
 			c = r.Case
 			c.Steps = c.Steps * 3 / 4
 		}
 	}
-	shorter()
+	most := r.Case.Steps
+	less := func() Case { // with room for a failure that comes later without something
+		c := r.Case
+		c.Steps = min(most, 2*r.Stats.Steps)
+		return c
+	}
 	numbers := make([]int, 0, len(r.Faults))
 	for _, f := range r.Faults {
 		numbers = append(numbers, f.No)
@@ -83,9 +93,9 @@ func Shrink(r Result) Result {
 	for size := max(len(numbers)/2, 1); len(numbers) > 0; {
 		smaller := false
 		for at := 0; at < len(numbers); {
-			c := r.Case
+			c := less()
 			c.Faults = slices.Delete(slices.Clone(numbers), at, min(at+size, len(numbers)))
-			if fails(c) {
+			if live(c) {
 				numbers, smaller = c.Faults, true
 			} else {
 				at += size
@@ -97,8 +107,8 @@ func Shrink(r Result) Result {
 		size = max(size/2, 1)
 	}
 	for n := 1; n < 4; n++ {
-		c := r.Case
-		if c.Clients = n; fails(c) {
+		c := less()
+		if c.Clients = n; live(c) {
 			break
 		}
 	}
