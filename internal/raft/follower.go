@@ -14,7 +14,9 @@ func (c *Core) onPush(m *Message) {
 		c.refuse(m, StatusInconsistentLeader)
 		return
 	}
-	c.follow(m)
+	if planted := plantedDeposedPush || plantedDeposedTruncate; !planted || m.Term >= c.term { // none goes back to an earlier term
+		c.follow(m)
+	}
 	switch {
 	case c.failed:
 		c.refuse(m, StatusDiskError)
