@@ -43,9 +43,9 @@ func answer(c net.Conn) ([]byte, error) {
 	return b, err
 }
 
-// A candidate finds 5,000 pushes of its own term and a request for its vote when it wakes up: the vote is answered within 200 ms, and so is every push, granted if
-// its turn comes before that of the vote. That is the median of some rounds, with no other test beside it. What it does meanwhile is held without a clock by
-// TestVoteIsAnsweredInTheTurnOfWhatLiesBeforeIt.
+// A candidate finds 5,000 pushes of its own term and a request for its vote when it wakes up: the vote is answered within 200 ms, and so is every push: granted, or
+// refused if the vote's term is there before the sync that it waits for. That is the median of some rounds, with no other test beside it. What it does meanwhile is
+// held without a clock by TestVoteIsAnsweredInTheTurnOfWhatLiesBeforeIt.
 func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
 	k := ours(t)
 	g := group(t, k, k, k)
@@ -53,7 +53,7 @@ func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
 	n := g.Nodes[0]            // the others never run: it stands for election whenever it has heard of no leader for a while
 	must(t, n.Start())
 	address := fmt.Sprintf("127.0.0.1:%d", n.Port)
-	const first, conns, each, rounds = 1000, 8, 625, 5
+	const first, conns, each, rounds = 1000, 8, 625, 7
 	fields := func(term int, more string) string {
 		return fmt.Sprintf(`{"group":"interop","remoteId":"n0","localId":"n1","leaderId":"n1","term":%d,"code":200,%s}`, term, more)
 	}
@@ -90,14 +90,17 @@ func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
 	for i := range pushers {
 		pushers[i] = dial(t, address)
 	}
+	state := func() client.NodeStatus {
+		all := ours.Status(within(t, time.Second))
+		return all[slices.IndexFunc(all, func(s client.NodeStatus) bool { return s.ID == n.ID })]
+	}
 	var took []time.Duration
 	var granted atomic.Int64
 	for round := range rounds {
 		term := first + round
 		must(t, harness.Until(within(t, limit), "a candidate", func() bool {
-			return slices.ContainsFunc(ours.Status(within(t, time.Second)), func(s client.NodeStatus) bool {
-				return s.ID == n.ID && s.Err == nil && s.Role == "candidate" && int(s.Term) == term
-			})
+			s := state()
+			return s.Err == nil && s.Role == "candidate" && int(s.Term) == term
 		}))
 		must(t, n.Process().Pause())
 		var wait sync.WaitGroup
@@ -145,14 +148,15 @@ func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
 		wait.Wait()
 		must(t, errors.Join(errs...))
 		took = append(took, (<-voted).Sub(began))
+		if s := state(); s.Err != nil || int(s.End) != round { // whoever refuses pushes has little to do
+			t.Errorf("the log ends at %d (%v), want the pushed entry, %d", s.End, s.Err, round)
+		}
 	}
 	slices.Sort(took)
 	figure.Log(t, "the vote behind %d pushes: median %v, max %v; %d of all granted", conns*each, took[rounds/2], took[rounds-1], granted.Load())
-	if granted.Load() == 0 {
-		t.Error("no push was granted")
-	}
 	if took[rounds/2] > 200*time.Millisecond {
-		t.Errorf("the vote is answered after %v", took)
+		busy, _ := os.ReadFile("/proc/loadavg") // for whoever reads this
+		t.Errorf("the vote is answered after %v; load %s", took, busy)
 	}
 	must(t, n.Stop())
 }
