@@ -236,6 +236,7 @@ func TestEveryCommandSaysWhatItDoes(t *testing.T) {
 }
 
 func TestUsageErrorsAreOneLineThatNamesTheValue(t *testing.T) {
+	free := strconv.Itoa(freePort(t, 1, 0)) // up looks at its ports before it has read all settings
 	for _, test := range []struct {
 		args string
 		want string
@@ -278,7 +279,7 @@ func TestUsageErrorsAreOneLineThatNamesTheValue(t *testing.T) {
 		{"verify", "--dir"},
 		{"verify --dir . --against-data-dir d", "--against-data-dir d"},
 		{"up --nodes 2", "2"},
-		{"up --dir /nowhere --port-base 31000 --set group=x", "group=x"},
+		{"up --dir /nowhere --port-base " + free + " --set group=x", "group=x"},
 		{"up --port-base 65530 --nodes 3", "65530"},
 		{"server --set nonsense", `"nonsense"`},
 		{"server --set nonsense=1", `--set: unknown setting "nonsense"`},
@@ -293,7 +294,7 @@ func TestUsageErrorsAreOneLineThatNamesTheValue(t *testing.T) {
 		{"server -p n0-localhost:0", "port 0 of n0"},
 		{"status -p n0-localhost:99999", `"99999"`},
 		{"status -p n0-localhost:0", `"0"`},
-		{"up --dir /nowhere --port-base 31000 --set maxHeartBeatLeak=0", `"0"`},
+		{"up --dir /nowhere --port-base " + free + " --set maxHeartBeatLeak=0", `"0"`},
 		{"server --log-level loud", `"loud"`},
 		{"server --log-format xml", `"xml"`},
 		{"server -c groups.yaml -g x", "--group"},
