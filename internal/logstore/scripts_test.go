@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,11 +70,11 @@ func (c *crashTest) quietly(f func()) {
 	c.off = was
 }
 
-// All scripts of up to two of these operations, and as many of three and four as a test may take time for, chosen by a seed: a crash at each call of the last
-// operation to the disk, with nothing kept of what was not synced, all of it, each single block, all but one, a random part, or with the process killed. The log is
+// All scripts of up to two of these operations, and as many of three and four as a test may take time for, chosen by a seed, each in a compat and a durability of chance: a crash of
+// some kind at each call of the last but one operation to the disk, and at each of the last one with nothing kept of what was not synced, all of it, each single block, all but one, a random part, or with the process killed. The log is
 // what it was before the operation or what it is after it, nothing synced is missing, and it goes on. With files smaller than a block and with files of several.
 func TestShortScriptsSurviveCrashes(t *testing.T) {
-	began := time.Now()
+	began, used := time.Now(), processorTime(t)
 	one := []int{1: 1, 2: 1, 3: 6, 4: 160} // of so many scripts, by length
 	atLeast := int64(20_000)
 	if testing.Short() {
@@ -138,7 +139,22 @@ func TestShortScriptsSurviveCrashes(t *testing.T) {
 	if all < atLeast {
 		t.Errorf("only %d images of crashes", all)
 	}
-	figure.Log(t, "%d images of crashes in %v", all, time.Since(began).Round(time.Millisecond))
+	used = processorTime(t) - used
+	figure.Log(t, "%d images of crashes in %v, %v of processor time", all, time.Since(began).Round(time.Millisecond), used.Round(time.Millisecond))
+	if used > scriptsMost && !testing.Short() && !raced {
+		t.Errorf("%v of processor time, want at most %v", used, scriptsMost)
+	}
+}
+
+// scriptsMost is how long the scripts may take, whatever else the machine does: what is slower is run less often.
+const scriptsMost = 90 * time.Second
+
+// processorTime gives what this process has used so far.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // crashScript runs a script on a short log, with crashes in its last operation.
@@ -153,12 +169,15 @@ func crashScript(t *testing.T, shape shape, seed uint64, script []int) *crashTes
 	var names []string
 	for i, op := range script {
 		names = append(names, scriptOps[op].name)
-		if i == len(script)-1 {
-			c.off, c.whole = false, true
+		switch len(script) - i {
+		case 2:
+			c.off, c.quick = false, true
+		case 1:
+			c.off, c.quick, c.whole = false, false, true
 		}
 		scriptOps[op].run(c)
 		if t.Failed() {
-			t.Fatalf("%s files, script %s", shape.name, strings.Join(names, ", "))
+			t.Fatalf("%s files, compat %v, async %t, script %s", shape.name, c.cfg.Compat, c.cfg.Async, strings.Join(names, ", "))
 		}
 	}
 	c.off = true
