@@ -72,7 +72,7 @@ func curedIn(t *testing.T, config func(vfs.FS) Config, what string, m, healthy *
 	for pass := 0; pass < 2; pass++ {
 		for done := false; !done; {
 			var err error
-			if _, done, err = s.Scrub(100); err != nil {
+			if _, done, err = s.Scrub(max(100, cfg.DataFileSize/8)); err != nil {
 				t.Fatalf("%s: scrub: %v", what, err)
 			}
 		}
@@ -203,15 +203,22 @@ func TestEachDamagedByteIsRepaired(t *testing.T) {
 	}
 }
 
-// large is a log of many entries of all sizes, in 13 terms.
-func large(t *testing.T, rng *rand.Rand) *vfs.Mem {
+// blocky is a store whose files are of several of the blocks that file systems go by.
+func blocky(fs vfs.FS) Config {
+	cfg := small(fs)
+	cfg.DataFileSize, cfg.IndexFileSize = 8*pageSize, 2*pageSize
+	return cfg
+}
+
+// large is a log of many entries of all sizes below bodyMax, in 13 terms.
+func large(t *testing.T, rng *rand.Rand, config func(vfs.FS) Config, bodyMax int) *vfs.Mem {
 	m := vfs.NewMem()
-	s := mustOpen(t, small(m))
+	s := mustOpen(t, config(m))
 	for term := raft.Term(1); term <= 13; term++ {
 		n := 1 + rng.IntN(20)
 		var list [][]byte
 		for range n {
-			b := make([]byte, rng.IntN(190))
+			b := make([]byte, rng.IntN(bodyMax))
 			for i := range b {
 				b[i] = byte(rng.Uint32())
 			}
@@ -236,17 +243,24 @@ func large(t *testing.T, rng *rand.Rand) *vfs.Mem {
 	return m
 }
 
-// TestRandomDamageIsRepaired: bytes flipped, stretches made zeros or swapped, several at once, in one of data and index; files cut short.
+// TestRandomDamageIsRepaired: bytes flipped, stretches made zeros or swapped, several at once, in one of data and index; files cut short. In small files the stretches are of some bytes, in
+// those of several blocks they are one or two whole blocks of 4 KiB.
 func TestRandomDamageIsRepaired(t *testing.T) {
+	t.Run("bytes", func(t *testing.T) { randomDamage(t, 200, small, 190, 1) })
+	t.Run("blocks", func(t *testing.T) { randomDamage(t, 100, blocky, 1500, pageSize) })
+}
+
+// randomDamage is that in files of one configuration; unit is what stretches begin at, and are of.
+func randomDamage(t *testing.T, runs int, config func(vfs.FS) Config, bodyMax int, unit int64) {
 	rng := damageRand(t)
-	runs := 200
 	if testing.Short() {
 		runs = 30
 	}
+	blocks := 0
 	var healthy *vfs.Mem
 	for run := range runs {
 		if run%20 == 0 {
-			healthy = large(t, rng)
+			healthy = large(t, rng, config, bodyMax)
 		}
 		m := healthy.Fork(nil)
 		dir := []string{"data", "index"}[rng.IntN(2)]
@@ -261,6 +275,14 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 			must(t, err)
 			lo := rng.Int64N(sizes[k])
 			n := 1 + rng.Int64N(min(sizes[k]-lo, 100))
+			if unit > 1 { // a file is of whole blocks, whatever is behind its last entry
+				lo = lo / unit * unit
+				n = unit * (1 + rng.Int64N(2))
+				if info, err := m.Stat(names[k]); err == nil {
+					n = min(n, info.Size-lo)
+				}
+				blocks++
+			}
 			switch rng.IntN(4) {
 			case 0:
 				for range 1 + rng.IntN(4) {
@@ -274,8 +296,14 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 				j := rng.IntN(len(names))
 				g, err := m.OpenFile(names[j], os.O_RDWR)
 				must(t, err)
-				n = min(n, sizes[j])
-				to := rng.Int64N(sizes[j] - n + 1)
+				to := int64(0)
+				if unit > 1 {
+					to = rng.Int64N(sizes[j]) / unit * unit
+					n = unit
+				} else {
+					n = min(n, sizes[j])
+					to = rng.Int64N(sizes[j] - n + 1)
+				}
 				a, b := make([]byte, n), make([]byte, n)
 				for _, e := range []error{at(f.ReadAt(a, lo)), at(g.ReadAt(b, to)), at(f.WriteAt(b, lo)), at(g.WriteAt(a, to)), g.Close()} {
 					must(t, e)
@@ -296,9 +324,71 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 				break
 			}
 		}
-		cured(t, what, m, healthy)
+		curedIn(t, config, what, m, healthy)
 	}
-	t.Logf("%d damaged disks", runs)
+	t.Logf("%d damaged disks, %d whole blocks", runs, blocks)
+}
+
+// TestFilesCutAnywhereAreRepaired: a file of data or index ends before, at and behind each edge of an entry or a record, and at two hundred other places spread evenly.
+func TestFilesCutAnywhereAreRepaired(t *testing.T) {
+	for name, make := range map[string]func(testing.TB) *vfs.Mem{"stopped": stopped, "killed": killed} {
+		healthy := make(t)
+		type place struct {
+			file string
+			at   int64
+		}
+		places := map[place]bool{}
+		add := func(dir string, size, pos int64) {
+			for _, at := range []int64{pos - 1, pos, pos + 1} {
+				if file := at / size * size; at >= 0 {
+					places[place{"base/dledger-n0/" + dir + "/" + fileName(file), at - file}] = true
+				}
+			}
+		}
+		s := mustOpen(t, small(healthy.Fork(vfs.KeepAll)))
+		st := s.State()
+		for i := st.First; i <= st.Last; i++ {
+			pos, size, err := s.Pos(i)
+			must(t, err)
+			add("data", s.data.size, pos)
+			add("data", s.data.size, pos+int64(size))
+			add("index", s.index.size, int64(i)*entry.IndexSize)
+		}
+		add("index", s.index.size, int64(st.Last+1)*entry.IndexSize)
+		edges, spread := len(places), 0
+		for _, l := range []struct {
+			dir  string
+			size int64
+			end  int64
+		}{{"data", s.data.size, st.End}, {"index", s.index.size, int64(st.Last+1) * entry.IndexSize}} {
+			for k := range int64(100) {
+				at := l.end * k / 100
+				places[place{"base/dledger-n0/" + l.dir + "/" + fileName(at/l.size*l.size), at % l.size}] = true
+				spread++
+			}
+		}
+		must(t, s.Close())
+		cut := 0
+		for p := range places {
+			if testing.Short() && cut >= 40 {
+				break
+			}
+			m := healthy.Fork(nil)
+			f, err := m.OpenFile(p.file, os.O_RDWR)
+			if errors.Is(err, os.ErrNotExist) {
+				continue // behind the last file
+			}
+			must(t, err)
+			must(t, f.Truncate(p.at))
+			must(t, f.Close())
+			cured(t, fmt.Sprintf("%s, %s cut at %d", name, p.file, p.at), m, healthy)
+			cut++
+		}
+		t.Logf("%s: cut at %d places: at %d edges, and at %d that lie evenly", name, cut, edges, spread)
+		if (cut < 200 || edges < 3*int(st.Last-st.First+1) || spread < 200) && !testing.Short() {
+			t.Errorf("%s: cut at %d places only", name, cut)
+		}
+	}
 }
 
 func at(_ int, err error) error { return err }
