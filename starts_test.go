@@ -9,10 +9,10 @@ import (
 )
 
 // A hundred times a group of one and a member of a group of three whose others are away are opened, used and closed: no goroutine stays, and descriptors and
-// temporary files are then no more than they were after the first time.
+// files are then no more than they were after the first time.
 func TestStartsAndStopsLeaveNothingBehind(t *testing.T) {
 	dir := t.TempDir()
-	leak.Check(t, 2, func(i int) {
+	leak.Check(t, dir, 2, func(i int) {
 		peers := "n0-127.0.0.1:20911"
 		if i%2 == 1 {
 			peers += ";n1-127.0.0.1:1;n2-127.0.0.1:1" // nobody listens there

@@ -13,7 +13,7 @@ import (
 )
 
 // A hundred times a name server is started on a real port, used by a broker and clients that stay connected, and closed; or finds its port taken, or a file that
-// cannot be read. Goroutines, descriptors and temporary files are then no more than they were after the first time.
+// cannot be read. Goroutines, descriptors and files are then no more than they were after the first time.
 func TestStartsAndStopsLeaveNothingBehind(t *testing.T) {
 	dir := t.TempDir()
 	torn := filepath.Join(dir, "torn.json")
@@ -54,7 +54,7 @@ func TestStartsAndStopsLeaveNothingBehind(t *testing.T) {
 			}
 		}
 	}
-	leak.Check(t, 2, func(i int) {
+	leak.Check(t, dir, 2, func(i int) {
 		if i%2 == 0 {
 			served(i)
 		} else if s, err := Listen(Config{Address: "127.0.0.1:0", KVFile: torn}); err == nil {
