@@ -95,6 +95,9 @@ func Open(cfg Config) (*Broker, error) {
 	for _, m := range cfg.bent {
 		cfg.Logger.Warn("a setting is not used as it stands", "key", m.key, "value", m.value, "used", m.used, "reason", m.why)
 	}
+	if keys := (*remoting.TLSSettings)(&cfg.TLS).Unheeded(); len(keys) > 0 {
+		cfg.Logger.Warn(remoting.UncheckedWarning, "keys", keys)
+	}
 	if len(cfg.NameServers) == 0 {
 		cfg.Logger.Warn("no name server is set, so clients do not find this broker: set namesrvAddr")
 	}

@@ -143,7 +143,8 @@ func TestHostNameStandsForItsAddress(t *testing.T) {
 // TestStartWarnsOfWhatIsNotAsTheFileSays, and of a broker that nobody can find.
 func TestStartWarnsOfWhatIsNotAsTheFileSays(t *testing.T) {
 	var log strings.Builder
-	cfg, err := ParseConfig("brokerName=a\nenableDLegerCommitLog=true\nmaxMessageSize=67108864\ndLegerSelfId=n0\ndLegerPeers=n0-127.0.0.1:1\nmessageDelayLevel=none\n")
+	cfg, err := ParseConfig("brokerName=a\nenableDLegerCommitLog=true\nmaxMessageSize=67108864\ndLegerSelfId=n0\ndLegerPeers=n0-127.0.0.1:1\nmessageDelayLevel=none\n" +
+		"tls.server.authClient=true\ntls.server.need.client.auth=require\ntls.client.authServer=true\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +152,8 @@ func TestStartWarnsOfWhatIsNotAsTheFileSays(t *testing.T) {
 	if b, err := Open(cfg); err == nil { // the delay levels end it
 		t.Error("opened", b.Close())
 	}
-	for _, want := range []string{"key=maxMessageSize value=67108864 used=15728640", "no name server is set"} {
+	for _, want := range []string{"key=maxMessageSize value=67108864 used=15728640", "no name server is set",
+		"not checked: set tls.test.mode.enable=false\" keys=\"[tls.server.authClient tls.server.need.client.auth tls.client.authServer]\""} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("nothing says %q: %s", want, log.String())
 		}

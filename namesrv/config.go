@@ -147,16 +147,6 @@ var keys = []key{
 	}, true},
 }
 
-// without are keys of the original that need no counterpart here: sizes of thread pools and buffers, which there are none of, and where
-// the original itself lies. They are accepted in silence.
-var without = []string{
-	"rocketmqHome", "configStorePath", "productEnvName", "clusterTest", "unRegisterBrokerQueueCapacity", "clientRequestThreadPoolNums",
-	"defaultThreadPoolNums", "clientRequestThreadPoolQueueCapacity", "defaultThreadPoolQueueCapacity", "serverWorkerThreads",
-	"serverCallbackExecutorThreads", "serverSelectorThreads", "serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue",
-	"serverSocketSndBufSize", "serverSocketRcvBufSize", "writeBufferHighWaterMark", "writeBufferLowWaterMark", "serverSocketBacklog",
-	"serverPooledByteBufAllocatorEnable", "useEpollNativeSelector", "configBlackList",
-}
-
 // FromProperties reads the keys of the original's configuration file. What it does not know, or knows to be without effect here, is
 // named in warnings.
 func FromProperties(properties map[string]string) (cfg Config, warnings []string, err error) {
@@ -183,7 +173,7 @@ func FromProperties(properties map[string]string) (cfg Config, warnings []string
 		if err != nil {
 			return cfg, nil, err
 		}
-		if !known && !slices.Contains(without, name) {
+		if !known {
 			warnings = append(warnings, name)
 		}
 	}

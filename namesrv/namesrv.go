@@ -42,6 +42,9 @@ func Listen(cfg Config) (*Server, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
+	if keys := (*remoting.TLSSettings)(&cfg.TLS).Unheeded(); len(keys) > 0 {
+		cfg.Logger.Warn(remoting.UncheckedWarning, "keys", keys)
+	}
 	kv, err := openKV(vfs.OS(), cfg.KVFile)
 	if err != nil {
 		return nil, err

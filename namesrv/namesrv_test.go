@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/crc32"
+	"log/slog"
 	"maps"
 	"math"
 	"net"
@@ -714,6 +715,28 @@ func TestConfiguration(t *testing.T) {
 	})
 }
 
+// TestCertificatesThatAreNotCheckedAreWarnedOf: test mode is on unless it is switched off, and checks none.
+func TestCertificatesThatAreNotCheckedAreWarnedOf(t *testing.T) {
+	for test, want := range map[string]bool{"true": true, "false": false} {
+		cfg, _, err := FromProperties(map[string]string{"tls.server.authClient": "true", "tls.test.mode.enable": test, "tls.server.mode": "disabled"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log strings.Builder
+		cfg.Address, cfg.Logger = "127.0.0.1:0", slog.New(slog.NewTextHandler(&log, nil))
+		s, err := Listen(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if got := strings.Contains(log.String(), "tls.server.authClient"); got != want {
+			t.Errorf("test mode %s: warned %v, want %v: %s", test, got, want, log.String())
+		}
+	}
+}
+
 func TestFromProperties(t *testing.T) {
 	cfg, warnings, err := FromProperties(map[string]string{
 		"listenPort": "9877", "bindAddress": "127.0.0.1", "kvConfigPath": "/d/kv.json", "enableTopicList": "false", "scanNotActiveBrokerInterval": "5000",
@@ -725,7 +748,7 @@ func TestFromProperties(t *testing.T) {
 	if cfg.Address != "127.0.0.1:9877" || cfg.KVFile != "/d/kv.json" || !cfg.HideTopicLists || cfg.HideAllTopics || cfg.ScanInterval != 5*time.Second || cfg.WaitForService != 3*time.Second {
 		t.Errorf("got %+v", cfg)
 	}
-	if want := []string{"supportActingMaster", "zzz"}; !reflect.DeepEqual(warnings, want) {
+	if want := []string{"serverWorkerThreads", "supportActingMaster", "zzz"}; !reflect.DeepEqual(warnings, want) {
 		t.Errorf("warnings: got %v, want %v", warnings, want)
 	}
 	for k, v := range map[string]string{"listenPort": "70000", "enableTopicList": "x", "scanNotActiveBrokerInterval": "0", "needWaitForService": "2"} {

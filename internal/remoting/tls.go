@@ -104,6 +104,29 @@ func (s *TLSSettings) Set(key, value string) (known bool, err error) {
 	return true, nil
 }
 
+// Unheeded gives the keys that ask for certificates to be checked, where test mode, which is the default, checks none. There are none without it.
+func (s *TLSSettings) Unheeded() []string {
+	if !s.TestMode {
+		return nil
+	}
+	var keys []string
+	for _, k := range []struct {
+		key string
+		set bool
+	}{
+		{"tls.server.authClient", s.ServerAuthClient}, {"tls.server.need.client.auth", s.ServerNeedAuth != "" && s.ServerNeedAuth != "none"}, {"tls.server.trustCertPath", s.ServerTrust != ""},
+		{"tls.client.authServer", s.ClientAuthServer}, {"tls.client.trustCertPath", s.ClientTrust != ""},
+	} {
+		if k.set {
+			keys = append(keys, k.key)
+		}
+	}
+	return keys
+}
+
+// UncheckedWarning is what programs say of such keys.
+const UncheckedWarning = "certificates of clients and servers are not checked: set tls.test.mode.enable=false"
+
 // TLS is settings at work. Files that change are read again at the next handshake; one that cannot be read then leaves what was read before in force.
 type TLS struct {
 	set TLSSettings
