@@ -101,9 +101,11 @@ func (b *Broker) runtimeInfo(r *request) {
 		"commitLogMinOffset": number(store.First), "commitLogMaxOffset": number(store.End), "earliestMessageTimeStamp": number(b.store.EarliestLogTime()),
 		"commitLogDiskRatio": ratio, "commitLogDiskRatio_" + b.cfg.Log.Dir: ratio, "consumeQueueDiskRatio": ratio, "commitLogDirCapacity": "Total : " + b.capacity(),
 		"pageCacheLockTimeMills": "0", "remainTransientStoreBufferNumbs": "2147483647", "remainHowManyDataToCommit": "0 B", "remainHowManyDataToFlush": "0 B",
-		"timerReadBehind": "0", "timerOffsetBehind": "0", "timerCongestNum": "0", "timerEnqueueTps": "0.0", "timerDequeueTps": "0.0",
+		"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0",
 		"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": number(waitersMax),
 	}
+	behind, unread := b.timersBehind(now)
+	info["timerReadBehind"], info["timerOffsetBehind"], info["timerCongestNum"] = number(int64(behind/time.Second)), number(unread), number(b.timersWaiting.Load())
 	if store.Damaged > 0 || store.Mended > 0 { // not told by the original
 		info["consumeQueuesDamaged"], info["consumeQueueUnitsMended"] = number(int64(store.Damaged)), number(store.Mended)
 	}

@@ -132,16 +132,18 @@ func (b *Broker) consumeStats(r *request) {
 		r.malformed(err)
 		return
 	}
-	topics := split(list, ";")
-	if only != "" {
-		topics = append(topics, only)
-	}
-	if len(topics) == 0 {
+	topics := split(list, ";") // as they are; without a list, what the group subscribes to
+	given := len(topics) > 0
+	switch {
+	case given:
+	case only != "":
+		topics = []string{only}
+	default:
 		topics = b.topicsOf(group)
 	}
 	stats := mq.ConsumeStats{Offsets: map[mq.MessageQueue]mq.OffsetWrapper{}}
 	for _, topic := range topics {
-		if t, ok := b.meta.topicConfig(topic); ok && b.wants(group, topic) {
+		if t, ok := b.meta.topicConfig(topic); ok && (given || b.wants(group, topic)) {
 			b.progress(group, t, &stats)
 		}
 	}

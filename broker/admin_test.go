@@ -498,6 +498,64 @@ func TestClientsAreListedAndAsked(t *testing.T) {
 	})
 }
 
+// TestProgressOfTopicsInAListIsGivenWithoutSubscriptions, which count where one topic is named, or none.
+func TestProgressOfTopicsInAListIsGivenWithoutSubscriptions(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		for _, topic := range []string{"t", "old"} {
+			p.must(n, mq.CodeSend, sendExt(topic, 0), []byte("x"))
+		}
+		p.must(n, mq.CodeHeartbeat, nil, heart("a", "g", "t"))
+		for _, topic := range []string{"t", "old"} {
+			p.must(n, mq.CodeUpdateConsumerOffset, ext("consumerGroup", "g", "topic", topic, "queueId", 0, "commitOffset", 1), nil)
+		}
+		for _, k := range []struct {
+			fields map[string]string
+			want   []string
+		}{
+			{ext("consumerGroup", "g"), []string{"t"}},
+			{ext("consumerGroup", "g", "topic", "old"), nil},
+			{ext("consumerGroup", "g", "topic", "t"), []string{"t"}},
+			{ext("consumerGroup", "g", "topicList", "old"), []string{"old"}},
+			{ext("consumerGroup", "g", "topicList", "old;t"), []string{"old", "t"}},
+			{ext("consumerGroup", "g", "topicList", "old", "topic", "t"), []string{"old"}},
+		} {
+			var stats mq.ConsumeStats
+			p.json(n, mq.CodeConsumeStats, k.fields, nil, &stats)
+			got := map[string]bool{}
+			for q := range stats.Offsets {
+				got[q.Topic] = true
+			}
+			equal(c.T, fmt.Sprint(k.fields), slices.Sorted(maps.Keys(got)), k.want)
+		}
+	})
+}
+
+// TestRuntimeInfoTellsOfTimers: how many wait, and how far their delivery is behind.
+func TestRuntimeInfoTellsOfTimers(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		for i := range 3 {
+			p.must(n, mq.CodeSend, sendExt("t", 0, "properties", "TIMER_DELAY_SEC\x0130\x02UNIQ_KEY\x01"+fmt.Sprint("U", i)+"\x02"), []byte("x"))
+		}
+		tells := func(what, waiting, behind, unread string) {
+			c.Wait(what, func() bool {
+				var info mq.KVTable
+				p.json(n, mq.CodeRuntimeInfo, nil, nil, &info)
+				return info.Table["timerCongestNum"] == waiting && info.Table["timerReadBehind"] == behind && info.Table["timerOffsetBehind"] == unread
+			})
+		}
+		tells("that three wait", "3", "0", "0")
+		b := c.brokers[n]
+		b.timerInfo.at(1, milliseconds(time.Now())-7500) // as if the service was behind
+		tells("that it is behind", "3", "7", "2")
+		time.Sleep(40 * time.Second)
+		tells("that none waits", "0", "0", "0")
+	})
+}
+
 func TestBrokerTellsOfItself(t *testing.T) {
 	inCluster(t, 3, nil, func(c *cluster) {
 		t := c.T

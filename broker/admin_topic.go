@@ -50,7 +50,7 @@ func (b *Broker) createTopics(r *request) {
 			t.TopicFilterType = mq.FilterSingleTag
 		}
 		if err := b.setTopic(t, strings.Join(attributes, ",")); err != nil {
-			r.refuse(mq.InvalidParameter, "%v", err)
+			r.refuse(codeOf(err), "%v", err)
 			return
 		}
 	}

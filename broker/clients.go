@@ -256,6 +256,9 @@ func (b *Broker) heartbeat(r *request) {
 	var tell []string
 	wanted := h.Fingerprint == 0 // the subscriptions, with the next heartbeat
 	for i := range h.Consumers {
+		if b.mayBe(h.Consumers[i].GroupName) != nil {
+			continue // its pulls are told why
+		}
 		changed, stale := b.clients.beat(r, &h, &h.Consumers[i])
 		if changed {
 			tell = append(tell, h.Consumers[i].GroupName)

@@ -49,6 +49,7 @@ type Config struct {
 	Permission         int32         // brokerPermission: PermRead, PermWrite; default both
 	AutoCreateTopic    bool          // autoCreateTopicEnable: sending to a topic makes it; default true
 	AutoCreateGroup    bool          // autoCreateSubscriptionGroup; default true
+	MixedTypes         bool          // enableMixedMessageType: topics may be made for messages of every type, attribute message.type=MIXED
 	DefaultQueues      int32         // defaultTopicQueueNums: of a topic made by sending to it, at most; default 8
 	MessageSizeMax     int           // maxMessageSize: bytes of a body; default 4 MiB
 	RegionID           string        // regionId; default "DefaultRegion"
@@ -443,6 +444,7 @@ var keys = map[string]key{
 	"brokerPermission":                permission,
 	"autoCreateTopicEnable":           truth(func(c *Config) *bool { return &c.AutoCreateTopic }),
 	"autoCreateSubscriptionGroup":     truth(func(c *Config) *bool { return &c.AutoCreateGroup }),
+	"enableMixedMessageType":          truth(func(c *Config) *bool { return &c.MixedTypes }),
 	"defaultTopicQueueNums":           whole(func(c *Config) *int32 { return &c.DefaultQueues }, 1, 16384),
 	"maxMessageSize":                  whole(func(c *Config) *int { return &c.MessageSizeMax }, 1024, 15<<20),
 	"regionId":                        text(func(c *Config) *string { return &c.RegionID }),

@@ -65,3 +65,29 @@ func TestHeartbeatsWithoutSubscriptionsKeepThem(t *testing.T) {
 		}
 	})
 }
+
+// TestGroupThatMayNotBeHasNoMembers, whatever heartbeats say, as in the original: they are neither counted nor kept in memory.
+func TestGroupThatMayNotBeHasNoMembers(t *testing.T) {
+	inCluster(t, 3, func(cfg *Config) { cfg.AutoCreateGroup = false }, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		p.must(n, mq.CodeCreateGroup, nil, []byte(`{"groupName":"made"}`))
+		for _, id := range c.IDs() {
+			c.Wait("the group at "+id, func() bool { _, ok := c.brokers[id].meta.groupConfig("made"); return ok })
+			for _, group := range []string{"made", "none"} {
+				p.must(id, mq.CodeHeartbeat, nil, heart("a", group, "t"))
+			}
+		}
+		for _, id := range c.IDs() {
+			cs := &c.brokers[id].clients
+			cs.mu.RLock()
+			if len(cs.consumers) != 1 || cs.consumers["made"] == nil || len(cs.producers) != 1 {
+				c.T.Errorf("%s has %d groups of consumers and %d of producers, want the one that is there", id, len(cs.consumers), len(cs.producers))
+			}
+			cs.mu.RUnlock()
+		}
+		if f := p.call(n, mq.CodeConsumerConnections, ext("consumerGroup", "none"), nil); f.Code != mq.ConsumerNotOnline {
+			c.T.Errorf("its members: code %d, %s", f.Code, f.Body)
+		}
+	})
+}

@@ -37,6 +37,7 @@ type pull struct {
 	bytes    int
 	filter   filter
 	suspends bool
+	flags    [2]int32  // of the topic and of the group, which clients are told
 	due      time.Time // held until then; polls.mu, as what follows
 	look     time.Time // next look at the queue
 	index    int       // in the heap; -1 = not held
@@ -86,6 +87,7 @@ func (b *Broker) pull(r *request) {
 		p.refuse(3, mq.NoPermission, "the topic["+p.key.Topic+"] pulling message is forbidden")
 		return
 	}
+	p.flags = [2]int32{topic.TopicSysFlag, config.GroupSysFlag}
 	if p.key.ID < 0 || p.key.ID >= topic.ReadQueueNums {
 		if topic.ReadQueueNums > p.key.ID || !r.toLeader() {
 			r.refuse(mq.InvalidParameter, "queueId[%d] is illegal, topic:[%s] topicConfig.readQueueNums:[%d] consumer:[%s]", p.key.ID, p.key.Topic, topic.ReadQueueNums, r.from)
@@ -270,7 +272,7 @@ func (p *pull) moveTo(key string, to int64) {
 
 func (p *pull) answer(code int32, got *msgstore.GetResult) {
 	p.r.answer(code, got.Status.String(), map[string]string{"suggestWhichBrokerId": "0", "nextBeginOffset": mq.Itoa(got.Next), "minOffset": mq.Itoa(got.Min),
-		"maxOffset": mq.Itoa(got.Max), "topicSysFlag": "0", "groupSysFlag": "0"}, got.Messages...)
+		"maxOffset": mq.Itoa(got.Max), "topicSysFlag": mq.Itoa(p.flags[0]), "groupSysFlag": mq.Itoa(p.flags[1])}, got.Messages...)
 }
 
 // consumed counts what was given out.

@@ -57,6 +57,19 @@ func TestPullsAreHeldWhileMessagesArrive(t *testing.T) {
 	})
 }
 
+// TestPullsTellTheFlagsOfTopicAndGroup, as tools have set them.
+func TestPullsTellTheFlagsOfTopicAndGroup(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		p.must(n, mq.CodeCreateTopic, ext("topic", "t", "defaultTopic", mq.TopicDefault, "readQueueNums", 1, "writeQueueNums", 1, "perm", 6, "topicFilterType", "SINGLE_TAG", "topicSysFlag", 2, "order", false), nil)
+		p.must(n, mq.CodeCreateGroup, nil, []byte(`{"groupName":"g","groupSysFlag":5}`))
+		if f := p.call(n, mq.CodePull, pullExt("g", "t", 0, 0, 0), nil); f.Ext["topicSysFlag"] != "2" || f.Ext["groupSysFlag"] != "5" {
+			c.T.Errorf("code %d, %v", f.Code, f.Ext)
+		}
+	})
+}
+
 // backlog stores messages in queue 0 of topic t that nobody has consumed; each has a number as its property.
 func (c *cluster) backlog(id string, n int) {
 	c.T.Helper()

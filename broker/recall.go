@@ -150,6 +150,21 @@ func (i *timerInfo) count(topic string, n int64) {
 	}
 }
 
+// timersBehind tells how far the delivery of timer messages is behind the clock, and how many of their queue it has not read yet; nothing where another replica leads.
+func (b *Broker) timersBehind(now time.Time) (behind time.Duration, unread int64) {
+	if !b.gate.here() {
+		return 0, 0
+	}
+	i := &b.timerInfo
+	i.mu.Lock()
+	read, delivered := i.read, i.delivered
+	i.mu.Unlock()
+	if unread = max(b.store.MaxOffset(mq.TopicTimer, 0)-read, 0); delivered > 0 {
+		behind = max(now.Sub(time.UnixMilli(delivered)), 0)
+	}
+	return behind, unread
+}
+
 // timerCheckPoint answers as the original writes its file timercheck (TimerCheckpoint), big-endian:
 //
 //	offset  bytes  what

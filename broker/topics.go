@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"dledger"
@@ -148,16 +150,8 @@ func (b *Broker) ensureGroup(name string, done func(error)) {
 	retry := mq.RetryTopic(name)
 	config, known := b.meta.groupConfig(name)
 	if !known {
-		if !b.conf().AutoCreateGroup {
-			done(fmt.Errorf("%w: subscription group [%s] does not exist", errNoGroup, name))
-			return
-		}
-		if err := mq.CheckGroup(name); err != nil {
-			done(fmt.Errorf("%w: %w", errNoGroup, err))
-			return
-		}
-		if _, n := b.meta.counts(); n >= groupsMax {
-			done(fmt.Errorf("%w: there are %d groups, and no more are made for clients that name them", errNoGroup, n))
+		if err := b.mayBe(name); err != nil {
+			done(err)
 			return
 		}
 		config = mq.DefaultGroup(name)
@@ -176,6 +170,23 @@ func (b *Broker) ensureGroup(name string, done func(error)) {
 	b.submitTopics(rec, done)
 }
 
+// mayBe tells why a group is not there and is not made for clients that name it: errNoGroup with the reason; nil if it is there, or may be made.
+func (b *Broker) mayBe(name string) error {
+	if _, known := b.meta.groupConfig(name); known {
+		return nil
+	}
+	if !b.conf().AutoCreateGroup {
+		return fmt.Errorf("%w: subscription group [%s] does not exist", errNoGroup, name)
+	}
+	if err := mq.CheckGroup(name); err != nil {
+		return fmt.Errorf("%w: %w", errNoGroup, err)
+	}
+	if _, n := b.meta.counts(); n >= groupsMax {
+		return fmt.Errorf("%w: there are %d groups, and no more are made for clients that name them", errNoGroup, n)
+	}
+	return nil
+}
+
 // createTopic serves UPDATE_AND_CREATE_TOPIC.
 func (b *Broker) createTopic(r *request) {
 	f := r.fields()
@@ -190,7 +201,7 @@ func (b *Broker) createTopic(r *request) {
 		return
 	}
 	if err := b.setTopic(&t, attributes); err != nil {
-		r.refuse(mq.InvalidParameter, "%v", err)
+		r.refuse(codeOf(err), "%v", err)
 		return
 	}
 	b.makeTopics([]mq.TopicConfig{t}, func(err error) {
@@ -219,23 +230,77 @@ func (b *Broker) setTopic(t *mq.TopicConfig, attributes string) error {
 	if t.Perm&^(mq.PermRead|mq.PermWrite|mq.PermInherit|8) != 0 {
 		return fmt.Errorf("the topic[%s] has perm %d", t.TopicName, t.Perm)
 	}
-	if old, ok := b.meta.topicConfig(t.TopicName); ok {
-		t.Attributes = maps.Clone(old.Attributes)
-	}
+	old, there := b.meta.topicConfig(t.TopicName)
+	t.Attributes = maps.Clone(old.Attributes)
 	if t.Attributes == nil {
 		t.Attributes = map[string]string{}
 	}
-	for part := range strings.SplitSeq(attributes, ",") {
+	return b.setAttributes(t, attributes, !there)
+}
+
+// topicAttributes are those that a topic may have, and their values; nil: any number. Those in fixed are given to a new topic alone (TopicAttributes in the Java original).
+var (
+	topicAttributes = map[string][]string{
+		"queue.type":     {"BatchCQ", "SimpleCQ"},
+		"cleanup.policy": {"DELETE", "COMPACTION"},
+		attrMessageType:  {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", messageTypeMixed},
+		"reserve.time":   nil,
+	}
+	fixedAttributes = []string{"queue.type", "cleanup.policy"}
+)
+
+const (
+	attrMessageType  = "message.type"
+	messageTypeMixed = "MIXED"
+)
+
+// errAttribute is what the original has no code of its own for.
+var errAttribute = errors.New("wrong attribute")
+
+// codeOf gives the code of a refusal of setTopic.
+func codeOf(err error) int32 {
+	if errors.Is(err, errAttribute) {
+		return mq.SystemError
+	}
+	return mq.InvalidParameter
+}
+
+// setAttributes changes the attributes of a topic as +name=value and -name say, joined by commas; made: the topic is new.
+func (b *Broker) setAttributes(t *mq.TopicConfig, changes string, made bool) error {
+	for part := range strings.SplitSeq(changes, ",") {
 		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		if name == "" {
+			continue
+		}
+		sign, name := name[0], name[1:]
+		values, known := topicAttributes[name]
+		old, there := t.Attributes[name]
 		switch {
-		case name == "":
-		case strings.HasPrefix(name, "+") && value != "":
-			t.Attributes[name[1:]] = value
-		case strings.HasPrefix(name, "-"):
-			delete(t.Attributes, name[1:])
-		default:
+		case sign != '+' && sign != '-' || sign == '+' && value == "":
 			return fmt.Errorf("attribute %q is neither +name=value nor -name", part)
+		case sign == '+' && there && old == value: // as where a whole configuration is sent
+		case sign == '+' && name == attrMessageType && value == messageTypeMixed && !b.conf().MixedTypes:
+			return errors.New("MIXED message type is not supported")
+		case !known:
+			return fmt.Errorf("%w: unsupported key: %.80q", errAttribute, name)
+		case !made && slices.Contains(fixedAttributes, name):
+			return fmt.Errorf("%w: attempt to update an unchangeable attribute. key: %s", errAttribute, name)
+		case sign == '-' && !there:
+			return fmt.Errorf("%w: attempt to delete a nonexistent key: %s", errAttribute, name)
+		case sign == '-':
+			delete(t.Attributes, name)
+		case values != nil && !slices.Contains(values, value):
+			return fmt.Errorf("%w: value is not in set: %v", errAttribute, values)
+		case values == nil && !isWhole(value):
+			return fmt.Errorf("%w: %.40q is no number", errAttribute, value)
+		default:
+			t.Attributes[name] = value
 		}
 	}
 	return nil
+}
+
+func isWhole(s string) bool {
+	n, err := strconv.ParseInt(s, 10, 64)
+	return err == nil && n >= -1
 }

@@ -57,6 +57,9 @@ func TestWrongInputsGetTheCodesOfTheOriginal(t *testing.T) {
 		t := c.T
 		n := c.leader()
 		p := c.client("10.1.0.1")
+		topicExt := func(name string, more ...any) map[string]string {
+			return ext(append([]any{"topic", name, "defaultTopic", mq.TopicDefault, "readQueueNums", 1, "writeQueueNums", 1, "perm", 6, "topicFilterType", "SINGLE_TAG", "topicSysFlag", 0, "order", false}, more...)...)
+		}
 		topic := func(name string, perm int, order string) {
 			p.must(n, mq.CodeCreateTopic, ext("topic", name, "defaultTopic", mq.TopicDefault, "readQueueNums", 4, "writeQueueNums", 4, "perm", perm, "topicFilterType", "SINGLE_TAG", "topicSysFlag", 0, "order", order), nil)
 		}
@@ -119,6 +122,17 @@ func TestWrongInputsGetTheCodesOfTheOriginal(t *testing.T) {
 			{"to delete a topic of the system", nil, mq.CodeDeleteTopic, ext("topic", mq.TopicSchedule), "", mq.InvalidParameter, ""},
 			{"to delete a topic without a name", nil, mq.CodeDeleteTopic, ext("topic", " "), "", mq.InvalidParameter, ""},
 			{"to make a topic with a name too long", nil, mq.CodeCreateTopic, ext("topic", strings.Repeat("x", 128), "defaultTopic", "x", "readQueueNums", 1, "writeQueueNums", 1, "perm", 6, "topicFilterType", "SINGLE_TAG", "order", "false"), "", mq.InvalidParameter, ""},
+			{"a topic for messages of every type", nil, mq.CodeCreateTopic, topicExt("new", "attributes", "+message.type=MIXED"), "", mq.InvalidParameter, ""},
+			{"an attribute that there is none of", nil, mq.CodeCreateTopic, topicExt("new", "attributes", "+colour=red"), "", mq.SystemError, ""},
+			{"a value that an attribute has not", nil, mq.CodeCreateTopic, topicExt("new", "attributes", "+message.type=BIG"), "", mq.SystemError, ""},
+			{"a number that is none", nil, mq.CodeCreateTopic, topicExt("new", "attributes", "+reserve.time=long"), "", mq.SystemError, ""},
+			{"attributes of a new topic", nil, mq.CodeCreateTopic, topicExt("new", "attributes", "+message.type=FIFO,+queue.type=SimpleCQ,+reserve.time=-1"), "", mq.Success, ""},
+			{"the same ones again", nil, mq.CodeCreateTopic, topicExt("new", "attributes", "+message.type=FIFO,+queue.type=SimpleCQ"), "", mq.Success, ""},
+			{"one that stays as it was made", nil, mq.CodeCreateTopic, topicExt("new", "attributes", "+queue.type=BatchCQ"), "", mq.SystemError, ""},
+			{"one that may change", nil, mq.CodeCreateTopic, topicExt("new", "attributes", "+message.type=DELAY"), "", mq.Success, ""},
+			{"to take one away that is not there", nil, mq.CodeCreateTopic, topicExt("new", "attributes", "-cleanup.policy"), "", mq.SystemError, ""},
+			{"nothing but a sign", nil, mq.CodeCreateTopic, topicExt("new", "attributes", "+"), "", mq.InvalidParameter, ""},
+			{"several topics, one for messages of every type", nil, mq.CodeCreateTopics, nil, `{"topicConfigList":[{"topicName":"t9","readQueueNums":1,"writeQueueNums":1,"perm":6,"attributes":{"+message.type":"MIXED"}}]}`, mq.InvalidParameter, ""},
 			{"a path to be set", nil, mq.CodeUpdateBrokerConfig, nil, "storePathRootDir=/tmp", mq.NoPermission, ""},
 			{"SQL92 where it is switched off", set("enablePropertyFilter=false"), mq.CodePull, pullExt("g", "t", 0, 0, 0, "expressionType", "SQL92", "subscription", "a = 1"), "", mq.SystemError, ""},
 			{"an order topic at a broker that is read only", set("brokerPermission=4"), mq.CodeSend, sendExt("order", 0), "x", mq.NoPermission, ""},
