@@ -95,7 +95,7 @@ func Open(cfg Config) (*Broker, error) {
 	for _, m := range cfg.bent {
 		cfg.Logger.Warn("a setting is not used as it stands", "key", m.key, "value", m.value, "used", m.used, "reason", m.why)
 	}
-	if keys := (*remoting.TLSSettings)(&cfg.TLS).Unheeded(); len(keys) > 0 {
+	if keys := cfg.TLS.Unheeded(); len(keys) > 0 {
 		cfg.Logger.Warn(remoting.UncheckedWarning, "keys", keys)
 	}
 	if len(cfg.NameServers) == 0 {
@@ -123,7 +123,7 @@ func Open(cfg Config) (*Broker, error) {
 }
 
 func (b *Broker) open() (err error) {
-	b.tls, err = remoting.NewTLS(remoting.TLSSettings(b.cfg.TLS), func(err error) {
+	b.tls, err = remoting.NewTLS(b.cfg.TLS, func(err error) {
 		b.log.Warn("certificates cannot be read again, the old ones stay in force", "error", err)
 	})
 	if err != nil {

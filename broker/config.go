@@ -20,7 +20,7 @@ import (
 
 	"dledger"
 	"dledger/internal/mq"
-	"dledger/internal/remoting"
+	"dledger/security"
 )
 
 // Permissions of a broker, bits of Config.Permission.
@@ -112,19 +112,8 @@ func (m *misfit) Error() string { return m.why }
 // theDefault is what is used where that is no number that the reader would know.
 const theDefault = "the default"
 
-// TLS are the settings of TLS connections, the original's tls.* keys. Paths name PEM files, which are read again when they change. The zero value is the default: plain
-// connections are served and TLS ones with a certificate of the server's own making; this process opens plain ones.
-type TLS struct {
-	Mode     string // tls.server.mode: "disabled", TLS connections are closed; "permissive", both are served, the default; "enforcing", plain ones are closed
-	TestMode bool   // tls.test.mode.enable: a server without a certificate makes itself one, a client trusts any
-	Client   bool   // tls.enable: connections that this process opens use TLS
-
-	ServerKey, ServerCert, ServerTrust string // tls.server.keyPath, .certPath, .trustCertPath
-	ServerAuthClient                   bool   // tls.server.authClient: clients must show a certificate that ServerTrust vouches for
-	ServerNeedAuth                     string // tls.server.need.client.auth: "none", the default, "optional" or "require"
-	ClientKey, ClientCert, ClientTrust string // tls.client.keyPath, .certPath, .trustCertPath
-	ClientAuthServer                   bool   // tls.client.authServer: servers must show a certificate that ClientTrust vouches for
-}
+// TLS are the settings of TLS connections; see there.
+type TLS = security.TLS
 
 // NewConfig gives a Config with its defaults.
 func NewConfig() Config {
@@ -139,7 +128,7 @@ func NewConfig() Config {
 		DelayLevels:        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
 		TransactionTimeout: 6 * time.Second, TransactionChecks: 15, TransactionEvery: 30 * time.Second,
 		TimerEnabled: true, TimerMax: 3 * 24 * time.Hour, RecallReadOnly: true, ServerBalance: true,
-		TLS: TLS(remoting.DefaultTLS()),
+		TLS: security.Default(),
 	}
 }
 
@@ -201,7 +190,7 @@ func (c *Config) Set(key, value string) error {
 		_, err := c.Log.Set(key, value)
 		return err
 	}
-	if known, err := c.TLS.set(key, value); known {
+	if known, err := c.TLS.Set(key, value); known {
 		return err
 	}
 	if key == "tls.config.file" { // keys of a file of their own, as the original has them
@@ -209,11 +198,6 @@ func (c *Config) Set(key, value string) error {
 	}
 	c.noEffect(key)
 	return nil
-}
-
-// set sets one of the original's keys; known is false for keys that are none of TLS.
-func (t *TLS) set(key, value string) (known bool, err error) {
-	return (*remoting.TLSSettings)(t).Set(key, value)
 }
 
 func (c *Config) noEffect(key string) {
@@ -229,7 +213,7 @@ func (c *Config) setFile(name string) error {
 	}
 	for _, key := range p.Keys() {
 		value, _ := p.Get(key)
-		if known, err := c.TLS.set(key, value); err != nil {
+		if known, err := c.TLS.Set(key, value); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		} else if !known {
 			c.noEffect(key)

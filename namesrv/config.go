@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"dledger/internal/mq"
-	"dledger/internal/remoting"
+	"dledger/security"
 )
 
 // Config holds the settings of a Server. The zero value is usable: port 9876 on all addresses, nothing on disk.
@@ -33,19 +33,8 @@ type Config struct {
 	WaitForService     time.Duration // refuse routes for so long after the start, until brokers have registered
 }
 
-// TLS are the settings of TLS connections, the original's tls.* keys. Paths name PEM files, which are read again when they change. The zero value is the default: plain
-// connections are served and TLS ones with a certificate of the server's own making; a name server opens none, so the fields of clients say nothing.
-type TLS struct {
-	Mode     string // tls.server.mode: "disabled", TLS connections are closed; "permissive", both are served, the default; "enforcing", plain ones are closed
-	TestMode bool   // tls.test.mode.enable: a server without a certificate makes itself one, a client trusts any
-	Client   bool   // tls.enable: connections that this process opens use TLS
-
-	ServerKey, ServerCert, ServerTrust string // tls.server.keyPath, .certPath, .trustCertPath
-	ServerAuthClient                   bool   // tls.server.authClient: clients must show a certificate that ServerTrust vouches for
-	ServerNeedAuth                     string // tls.server.need.client.auth: "none", the default, "optional" or "require"
-	ClientKey, ClientCert, ClientTrust string // tls.client.keyPath, .certPath, .trustCertPath
-	ClientAuthServer                   bool   // tls.client.authServer: servers must show a certificate that ClientTrust vouches for
-}
+// TLS are the settings of TLS connections; see there.
+type TLS = security.TLS
 
 // DefaultAddress is where clients look for a name server.
 const DefaultAddress = ":9876"
@@ -150,7 +139,7 @@ var keys = []key{
 // FromProperties reads the keys of the original's configuration file. What it does not know, or knows to be without effect here, is
 // named in warnings.
 func FromProperties(properties map[string]string) (cfg Config, warnings []string, err error) {
-	cfg.Address, cfg.TLS = DefaultAddress, TLS(remoting.DefaultTLS())
+	cfg.Address, cfg.TLS = DefaultAddress, security.Default()
 	if err := cfg.setDefaults(); err != nil {
 		return cfg, nil, err
 	}
@@ -169,7 +158,7 @@ func FromProperties(properties map[string]string) (cfg Config, warnings []string
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(left)) {
-		known, err := (*remoting.TLSSettings)(&cfg.TLS).Set(name, strings.TrimSpace(properties[name]))
+		known, err := cfg.TLS.Set(name, strings.TrimSpace(properties[name]))
 		if err != nil {
 			return cfg, nil, err
 		}

@@ -42,14 +42,14 @@ func Listen(cfg Config) (*Server, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	if keys := (*remoting.TLSSettings)(&cfg.TLS).Unheeded(); len(keys) > 0 {
+	if keys := cfg.TLS.Unheeded(); len(keys) > 0 {
 		cfg.Logger.Warn(remoting.UncheckedWarning, "keys", keys)
 	}
 	kv, err := openKV(vfs.OS(), cfg.KVFile)
 	if err != nil {
 		return nil, err
 	}
-	secure, err := remoting.NewTLS(remoting.TLSSettings(cfg.TLS), func(err error) {
+	secure, err := remoting.NewTLS(cfg.TLS, func(err error) {
 		cfg.Logger.Warn("certificates cannot be read again, the old ones stay in force", "error", err)
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"dledger/internal/mq"
 	"dledger/internal/remoting"
+	"dledger/security"
 )
 
 // With TLS enforced on name server and broker, they find each other, a TLS client is served and a plain one is not. The keys come from the file that
@@ -40,7 +41,7 @@ mappedFileSizeForEntryData=1048576
 mappedFileSizeForEntryIndex=1048576
 tls.config.file=%s
 `, port+4, names, port+1, dir, keys)))
-	setup, err := remoting.NewTLS(remoting.DefaultTLS(), nil)
+	setup, err := remoting.NewTLS(security.Default(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

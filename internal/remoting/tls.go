@@ -15,121 +15,18 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"strings"
 	"sync"
 	"time"
+
+	"dledger/security"
 )
-
-// What a server does with connections that begin with a TLS handshake, and with those that do not (TlsMode in the Java original).
-const (
-	TLSDisabled   = "disabled"   // TLS connections are closed
-	TLSPermissive = "permissive" // both are served
-	TLSEnforcing  = "enforcing"  // plain connections are closed
-)
-
-// TLSSettings are the original's tls.* keys (TlsSystemConfig in the Java original; docs/operating.md, "TLS"). Paths name PEM files. The types TLS of packages
-// broker and namesrv have the same fields, for programs.
-type TLSSettings struct {
-	Mode     string // tls.server.mode, default permissive
-	TestMode bool   // tls.test.mode.enable: the server makes itself a certificate, the client trusts any; default true
-	Client   bool   // tls.enable: connections that this process opens use TLS
-
-	ServerKey, ServerCert, ServerTrust string // tls.server.keyPath, .certPath, .trustCertPath
-	ServerAuthClient                   bool   // tls.server.authClient: clients must show a certificate that ServerTrust vouches for
-	ServerNeedAuth                     string // tls.server.need.client.auth: none, optional or require
-	ClientKey, ClientCert, ClientTrust string // tls.client.keyPath, .certPath, .trustCertPath
-	ClientAuthServer                   bool   // tls.client.authServer: servers must show a certificate that ClientTrust vouches for
-}
-
-// DefaultTLS are the settings without any key: as the original, a server takes both kinds of connections, with a certificate of its own making.
-func DefaultTLS() TLSSettings {
-	return TLSSettings{Mode: TLSPermissive, TestMode: true, ServerNeedAuth: "none"}
-}
-
-// Set sets one key of the original's. known is false for keys that are none of TLS.
-func (s *TLSSettings) Set(key, value string) (known bool, err error) {
-	flag := func(to *bool) error {
-		switch strings.ToLower(value) {
-		case "true":
-			*to = true
-		case "false":
-			*to = false
-		default:
-			return fmt.Errorf("%s: %q is neither true nor false", key, value)
-		}
-		return nil
-	}
-	switch key {
-	case "tls.enable":
-		return true, flag(&s.Client)
-	case "tls.test.mode.enable":
-		return true, flag(&s.TestMode)
-	case "tls.server.mode":
-		switch m := strings.ToLower(value); m {
-		case TLSDisabled, TLSPermissive, TLSEnforcing:
-			s.Mode = m
-			return true, nil
-		}
-		return true, fmt.Errorf("%s: %q is not disabled, permissive or enforcing", key, value)
-	case "tls.server.need.client.auth":
-		switch v := strings.ToLower(value); v {
-		case "none", "optional", "require":
-			s.ServerNeedAuth = v
-			return true, nil
-		}
-		return true, fmt.Errorf("%s: %q is not none, optional or require", key, value)
-	case "tls.server.authClient":
-		return true, flag(&s.ServerAuthClient)
-	case "tls.client.authServer":
-		return true, flag(&s.ClientAuthServer)
-	case "tls.server.keyPath":
-		s.ServerKey = value
-	case "tls.server.certPath":
-		s.ServerCert = value
-	case "tls.server.trustCertPath":
-		s.ServerTrust = value
-	case "tls.client.keyPath":
-		s.ClientKey = value
-	case "tls.client.certPath":
-		s.ClientCert = value
-	case "tls.client.trustCertPath":
-		s.ClientTrust = value
-	case "tls.server.keyPassword", "tls.client.keyPassword":
-		if value != "" {
-			return true, fmt.Errorf("%s: keys with a password are not read; take it off with openssl pkey", key)
-		}
-	default:
-		return false, nil
-	}
-	return true, nil
-}
-
-// Unheeded gives the keys that ask for certificates to be checked, where test mode, which is the default, checks none. There are none without it.
-func (s *TLSSettings) Unheeded() []string {
-	if !s.TestMode {
-		return nil
-	}
-	var keys []string
-	for _, k := range []struct {
-		key string
-		set bool
-	}{
-		{"tls.server.authClient", s.ServerAuthClient}, {"tls.server.need.client.auth", s.ServerNeedAuth != "" && s.ServerNeedAuth != "none"}, {"tls.server.trustCertPath", s.ServerTrust != ""},
-		{"tls.client.authServer", s.ClientAuthServer}, {"tls.client.trustCertPath", s.ClientTrust != ""},
-	} {
-		if k.set {
-			keys = append(keys, k.key)
-		}
-	}
-	return keys
-}
 
 // UncheckedWarning is what programs say of such keys.
 const UncheckedWarning = "certificates of clients and servers are not checked: set tls.test.mode.enable=false"
 
 // TLS is settings at work. Files that change are read again at the next handshake; one that cannot be read then leaves what was read before in force.
 type TLS struct {
-	set TLSSettings
+	set security.TLS
 	log func(err error) // of files that changed and cannot be read
 
 	mu     sync.Mutex
@@ -139,14 +36,14 @@ type TLS struct {
 }
 
 // NewTLS reads the files that s names; settings without anything are the default ones, and so are mode and need of authentication where they are not given. Errors name the file. failed, if not nil, hears of files that cannot be read again later.
-func NewTLS(s TLSSettings, failed func(error)) (*TLS, error) {
+func NewTLS(s security.TLS, failed func(error)) (*TLS, error) {
 	if failed == nil {
 		failed = func(error) {}
 	}
-	if s == (TLSSettings{}) {
-		s = DefaultTLS()
+	if s == (security.TLS{}) {
+		s = security.Default()
 	}
-	s.Mode, s.ServerNeedAuth = cmp.Or(s.Mode, TLSPermissive), cmp.Or(s.ServerNeedAuth, "none")
+	s.Mode, s.ServerNeedAuth = cmp.Or(s.Mode, security.Permissive), cmp.Or(s.ServerNeedAuth, "none")
 	for key, value := range map[string]string{"tls.server.mode": s.Mode, "tls.server.need.client.auth": s.ServerNeedAuth} {
 		if _, err := s.Set(key, value); err != nil {
 			return nil, err
@@ -163,7 +60,7 @@ func NewTLS(s TLSSettings, failed func(error)) (*TLS, error) {
 func (t *TLS) Mode() string { return t.set.Mode }
 
 // ForClient tells whether connections that this process opens use TLS: because the settings say so, or because its own kind takes no others.
-func (t *TLS) ForClient() bool { return t.set.Client || t.set.Mode == TLSEnforcing }
+func (t *TLS) ForClient() bool { return t.set.Client || t.set.Mode == security.Enforcing }
 
 func (t *TLS) files() []string {
 	var all []string
@@ -203,7 +100,7 @@ func (t *TLS) load() error {
 			return fmt.Errorf("TLS: make a certificate: %w", err)
 		}
 		server.Certificates = []tls.Certificate{cert}
-	case t.set.Mode != TLSDisabled:
+	case t.set.Mode != security.Disabled:
 		return fmt.Errorf("TLS: mode %s without tls.test.mode.enable needs tls.server.certPath and tls.server.keyPath", t.set.Mode)
 	}
 	verify := t.set.ServerAuthClient && t.set.ServerTrust != ""
@@ -330,11 +227,11 @@ func (c *Conn) secure() error {
 	first := c.in.chunk[c.in.r:c.in.w]
 	t := c.opt.tls
 	switch isTLS := first[0] == tlsHandshake; {
-	case !isTLS && t.Mode() == TLSEnforcing:
+	case !isTLS && t.Mode() == security.Enforcing:
 		return errPlain
 	case !isTLS:
 		return nil
-	case t.Mode() == TLSDisabled:
+	case t.Mode() == security.Disabled:
 		return errSecure
 	}
 	server, _ := t.current()

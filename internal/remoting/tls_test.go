@@ -12,11 +12,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"dledger/security"
 )
 
 func newTestTLS(t *testing.T, keys ...string) *TLS {
 	t.Helper()
-	s := DefaultTLS()
+	s := security.Default()
 	for _, kv := range keys {
 		key, value, _ := strings.Cut(kv, "=")
 		if known, err := s.Set(key, value); !known || err != nil {
@@ -47,7 +49,7 @@ func TestModesOfTLS(t *testing.T) {
 	for _, test := range []struct {
 		mode          string
 		plain, secure bool
-	}{{TLSDisabled, true, false}, {TLSPermissive, true, true}, {TLSEnforcing, false, true}} {
+	}{{security.Disabled, true, false}, {security.Permissive, true, true}, {security.Enforcing, false, true}} {
 		t.Run(string(test.mode), func(t *testing.T) {
 			setup := newTestTLS(t, "tls.server.mode="+string(test.mode))
 			_, address := serve(t, ServerConfig{Handler: HandlerFunc(mirror), TLS: setup})
@@ -165,7 +167,7 @@ func TestBadTLSSettingsAreNamed(t *testing.T) {
 		{"tls.test.mode.enable=false", "tls.server.certPath"},
 		{"tls.server.certPath=/nowhere/cert tls.server.keyPath=/nowhere/key", "/nowhere/"},
 	} {
-		s := DefaultTLS()
+		s := security.Default()
 		var err error
 		for kv := range strings.FieldsSeq(test.keys) {
 			key, value, _ := strings.Cut(kv, "=")
@@ -180,7 +182,7 @@ func TestBadTLSSettingsAreNamed(t *testing.T) {
 			t.Errorf("%s: got %v, want an error with %q", test.keys, err, test.want)
 		}
 	}
-	s := DefaultTLS()
+	s := security.Default()
 	if known, err := s.Set("brokerName", "a"); known || err != nil {
 		t.Errorf("a key of others: known %v, %v", known, err)
 	}
@@ -207,11 +209,11 @@ func TestHalfHandshakeHoldsNobodyUp(t *testing.T) {
 
 // TestTLSSettingsOfAProgram need not name what has a default, and are refused where they name what there is none of.
 func TestTLSSettingsOfAProgram(t *testing.T) {
-	got, err := NewTLS(TLSSettings{TestMode: true, Client: true}, nil)
-	if err != nil || got.Mode() != TLSPermissive || !got.ForClient() {
+	got, err := NewTLS(security.TLS{TestMode: true, Client: true}, nil)
+	if err != nil || got.Mode() != security.Permissive || !got.ForClient() {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	for want, s := range map[string]TLSSettings{"tls.server.mode": {TestMode: true, Mode: "on"}, "tls.server.need.client.auth": {TestMode: true, ServerNeedAuth: "yes"}} {
+	for want, s := range map[string]security.TLS{"tls.server.mode": {TestMode: true, Mode: "on"}, "tls.server.need.client.auth": {TestMode: true, ServerNeedAuth: "yes"}} {
 		if _, err := NewTLS(s, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want an error that names %s", s, err, want)
 		}
