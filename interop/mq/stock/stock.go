@@ -1,5 +1,5 @@
 // Package stock fetches unmodified RocketMQ releases and makes them runnable: it owns the artifacts' coordinates (servers.xml, client.xml), our
-// two small drivers (Stock.java, a client at work; Admin.java, mqadmin command by command) and the Java options they need. It
+// three small drivers (Stock.java, a client at work; Admin.java, mqadmin command by command; Requests.java, which writes requests) and the Java options they need. It
 // starts nothing itself; start at Fetch.
 package stock
 
@@ -26,6 +26,9 @@ var stockSource []byte
 
 //go:embed Admin.java
 var adminSource []byte
+
+//go:embed Requests.java
+var requestsSource []byte
 
 // Release names a set of artifacts.
 type Release string
@@ -66,7 +69,7 @@ func Fetch(ctx context.Context, r Release) (*Kit, error) {
 	if err != nil {
 		return nil, err
 	}
-	pom, sources := serversPom, map[string][]byte{"Stock.java": stockSource, "Admin.java": adminSource}
+	pom, sources := serversPom, map[string][]byte{"Stock.java": stockSource, "Admin.java": adminSource, "Requests.java": requestsSource}
 	if r == Client4 {
 		pom, sources = clientPom, map[string][]byte{"Stock.java": stockSource}
 	}
@@ -81,7 +84,7 @@ func Fetch(ctx context.Context, r Release) (*Kit, error) {
 	if err != nil {
 		return nil, err
 	}
-	classes := filepath.Join(cache, fmt.Sprintf("classes-%s-%x", r, sum(pom, stockSource, adminSource)))
+	classes := filepath.Join(cache, fmt.Sprintf("classes-%s-%x", r, sum(pom, stockSource, adminSource, requestsSource)))
 	err = jvm.Once(classes, func(tmp string) error {
 		argv := []string{"-Xlint:all,-processing,-path,-deprecation,-serial,-classfile", "-d", ".", "-cp", filepath.Join(lib, "*")}
 		for name, text := range sources {
@@ -130,6 +133,11 @@ func (k *Kit) Admin(home string, args ...string) []string {
 // MQAdmin is the argument list of mqadmin itself.
 func (k *Kit) MQAdmin(home string, args ...string) []string {
 	return k.argv(Options(192), home, "org.apache.rocketmq.tools.command.MQAdminStartup", args...)
+}
+
+// Requests is the argument list of Requests.java, which writes a frame of each request to a broker.
+func (k *Kit) Requests(home string) []string {
+	return k.argv(Options(128), home, "Requests")
 }
 
 func (k *Kit) argv(jvm []string, home, class string, args ...string) []string {
