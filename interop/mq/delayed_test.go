@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,8 +34,25 @@ func (w *worked) ends() (sum int) {
 // lateMax is how long after it is due a delayed message is in its queue, whatever happens to leaders.
 const lateMax = 5 * time.Second
 
-// Delayed messages of a stock Go producer fall due while leaders are killed, hand over, and end. Each that was acknowledged is in its queue at least once, never
-// before its time and never more than five seconds after; in the long form it is waited for that a stock consumer has it.
+// timerEarlyMax is how long before its time a timer message may be in its queue: as the original's, whose wheel counts seconds, ours are due at the whole second before.
+const timerEarlyMax = time.Second
+
+// later is a way in which a message is sent that is to come later.
+type later struct {
+	name  string
+	mark  func(m *primitive.Message, delay time.Duration, level int)
+	early time.Duration // how long before its time it may come
+}
+
+var laters = []later{
+	{"level", func(m *primitive.Message, _ time.Duration, level int) { m.WithDelayTimeLevel(level) }, 0},
+	{"timer", func(m *primitive.Message, delay time.Duration, _ int) {
+		m.WithProperty("TIMER_DELAY_MS", strconv.FormatInt(delay.Milliseconds(), 10))
+	}, timerEarlyMax},
+}
+
+// Delayed messages of a stock Go producer, with levels and with a time of their own (timer messages of 5.x), fall due while leaders are killed, hand over, and end. Each that was
+// acknowledged is in its queue at least once, never before its time and never more than five seconds after; in the long form it is waited for that a stock consumer has it.
 func TestDelayedMessagesComeInTimeOverFailovers(t *testing.T) {
 	c := started(t, subject{"ours", oursKind, oursKind})
 	s := &scene{script: "late", topic: "late", ctx: within(t, time.Hour), cluster: c, seen: &seen{}}
@@ -42,7 +60,7 @@ func TestDelayedMessagesComeInTimeOverFailovers(t *testing.T) {
 	must(t, c.CreateTopic(s.ctx, s.topic, 4))
 	w := &worked{t: t, c: c, s: s, f: newTraffic(), began: time.Now()} // for its ways to lead and to wait
 
-	type sent struct{ due, dueMax time.Time }
+	type sent struct{ due, dueMax time.Time } // due is when it may come, dueMax when it has to, but for lateMax
 	var mu sync.Mutex
 	all := map[string]sent{}
 	got := map[string]time.Time{}
@@ -63,19 +81,21 @@ func TestDelayedMessagesComeInTimeOverFailovers(t *testing.T) {
 	defer stop()
 	var wg sync.WaitGroup
 	failed := 0
-	for sender := range 2 {
+	for sender := range 4 {
 		wg.Go(func() {
+			way := laters[sender%len(laters)]
 			for i := range ticks(sending, 10*time.Millisecond) {
 				level := i%3 + 1
 				delay := []time.Duration{time.Second, 5 * time.Second, 10 * time.Second}[level-1]
-				body := fmt.Sprintf("%d of %d", i, sender)
+				m := primitive.NewMessage(s.topic, fmt.Appendf(nil, "%s %d of %d", way.name, i, sender))
+				way.mark(m, delay, level)
 				began := time.Now()
-				_, err := p.SendSync(context.Background(), primitive.NewMessage(s.topic, []byte(body)).WithDelayTimeLevel(level)) // to its end: a send that is cut short tells nothing
+				_, err := p.SendSync(context.Background(), m) // to its end: a send that is cut short tells nothing
 				mu.Lock()
 				if err != nil {
 					failed++
 				} else {
-					all[body] = sent{began.Add(delay), time.Now().Add(delay)}
+					all[string(m.Body)] = sent{began.Add(delay - way.early), time.Now().Add(delay)}
 				}
 				mu.Unlock()
 			}
@@ -94,7 +114,8 @@ func TestDelayedMessagesComeInTimeOverFailovers(t *testing.T) {
 		w.note("delayed messages are taken after %s", what)
 	}
 	more("the start")
-	for range rounds(1, 20) {
+	times := rounds(1, 20)
+	for range times {
 		n, err := c.Leader(within(t, time.Minute), cluster.BrokerName)
 		must(t, err)
 		n.Kill()
@@ -146,10 +167,13 @@ func TestDelayedMessagesComeInTimeOverFailovers(t *testing.T) {
 			return true
 		})
 	}
-	var latest, seen time.Duration
+	latest, taken := map[string]time.Duration{}, map[string]int{} // by way
+	var seen time.Duration
 	faults := 0
 	for body, want := range all {
 		at := due[body]
+		way, _, _ := strings.Cut(body, " ")
+		taken[way]++
 		switch {
 		case at.Before(want.due.Truncate(time.Millisecond)):
 			t.Errorf("%s is in its queue %v before it is due", body, want.due.Sub(at))
@@ -161,13 +185,21 @@ func TestDelayedMessagesComeInTimeOverFailovers(t *testing.T) {
 		if faults == 20 {
 			t.Fatal(c.Logs())
 		}
-		latest = max(latest, at.Sub(want.dueMax))
+		if late, known := latest[way]; !known || at.Sub(want.dueMax) > late {
+			latest[way] = at.Sub(want.dueMax)
+		}
 		if !got[body].IsZero() {
 			seen = max(seen, got[body].Sub(want.dueMax))
 		}
 	}
-	figure.Log(t, "%d delayed messages taken, %d sends failed; in their queues %v after they were due at most, %d of them again; a consumer has got %d, %v after at most",
-		len(all), failed, latest.Round(time.Millisecond), copies, len(got), seen.Round(time.Millisecond))
+	figure.Log(t, "counts: %d leaders killed, as many hand-overs; %d delayed messages taken, %d sends failed; %d with levels are in their queues %v after they were due at most, %d with a time of their own %v; %d of them again; "+
+		"a consumer has got %d, %v after at most", times, len(all), failed, taken["level"], latest["level"].Round(time.Millisecond), taken["timer"], latest["timer"].Round(time.Millisecond),
+		copies, len(got), seen.Round(time.Millisecond))
+	for _, way := range laters {
+		if taken[way.name] < 50 {
+			t.Errorf("%d messages of kind %s only", taken[way.name], way.name)
+		}
+	}
 	if t.Failed() {
 		t.Log(c.Logs())
 	}
