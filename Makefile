@@ -3,6 +3,7 @@ GO ?= go
 FUZZTIME ?= 5s
 SOAK ?= 1h
 MQTESTS ?= .
+ACCEPTANCE ?= NothingIsLost|SendsGoOn|Transactions|Delayed|ComeBack
 RACETESTS ?= RegistersHold|UnconfirmedRead|SurvivesKills|UpKeeps|DescriptorsRunOut
 MQRACETESTS ?= TestStockClientsSeeTheOriginal|NothingIsLost|SendsGoOn|Transactions|Delayed|ComeBack
 
@@ -13,7 +14,7 @@ packages = $(shell $(GO) list ./... | grep -v '^dledger/interop')
 patience = $(if $(INTEROP_LONG),3h,15m)
 staticcheck = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
 
-.PHONY: check format vet staticcheck tidy race sim build test interop interop-mq interop-race planted bench fuzz soak cover clean
+.PHONY: check format vet staticcheck tidy race sim build test interop interop-mq acceptance interop-race planted bench fuzz soak cover clean
 
 # check is what CI asks of every change, but for the tests with other programs.
 check: format vet staticcheck tidy race sim
@@ -58,6 +59,13 @@ interop:
 # interop-mq is stock RocketMQ clients and tools against our name server and brokers.
 interop-mq:
 	cd interop/mq && ../../.ci/figures $(GO) test -count=1 -timeout $(patience) -run '$(MQTESTS)' ./...
+
+# acceptance is what brokers promise under faults, in the numbers that were asked for, and prints what was counted: twenty kills, orderly ends,
+# hand-overs and partitions, 1,000 transactions. A quarter of an hour, or twice that where others want the machine.
+acceptance:
+	@out=$$(mktemp) && trap 'rm -f "$$out" "$$out.failed"' EXIT && \
+	{ cd interop/mq && CI=true INTEROP_LONG=1 $(GO) test -count=1 -v -timeout 3h -run '$(ACCEPTANCE)' . || touch "$$out.failed"; } 2>&1 | tee "$$out"; \
+	echo; grep -E '^ *--- |counts: |^(ok|FAIL)' "$$out"; [ ! -e "$$out.failed" ]
 
 # interop-race is chaos, kills and stock clients with nodes of ours that run with the race detector: a race in one of them fails the test.
 interop-race:

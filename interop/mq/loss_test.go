@@ -96,6 +96,7 @@ type traffic struct {
 	mu        sync.Mutex
 	acked     map[place]message // as the answers said
 	undecided map[string]error  // bodies of sends that failed
+	failures  []string          // the same, in the order in which they failed
 	single    map[string]bool   // bodies of sends that the client does not repeat: they are stored once at most
 	held      map[string]bool   // bodies of sends that took long: the client may have repeated them by itself
 	got       map[place]int
@@ -138,7 +139,7 @@ func (f *traffic) produce(ctx context.Context, p rocketmq.Producer, topic, name 
 		}
 		switch {
 		case err != nil:
-			f.undecided[body] = err
+			f.fail(body, err)
 		default:
 			f.ack(place{r.MessageQueue.BrokerName, r.MessageQueue.QueueId, r.QueueOffset}, told(r, body))
 		}
@@ -189,7 +190,7 @@ func (f *traffic) once(body string, r *primitive.SendResult, err error) {
 	defer f.mu.Unlock()
 	f.single[body] = true
 	if err != nil {
-		f.undecided[body] = err
+		f.fail(body, err)
 		return
 	}
 	f.ack(place{r.MessageQueue.BrokerName, r.MessageQueue.QueueId, r.QueueOffset}, told(r, body))
@@ -222,6 +223,12 @@ func (f *traffic) producers(t *testing.T, ctx context.Context, s *scene, sending
 		s.ends = append(s.ends, p.Shutdown)
 		sending.Go(func() { k.run(ctx, p, s.topic, k.name) })
 	}
+}
+
+// fail notes a send that failed. Its caller holds mu.
+func (f *traffic) fail(body string, err error) {
+	f.undecided[body] = err
+	f.failures = append(f.failures, body+": "+err.Error())
 }
 
 // ack, take and next note what an answer said, what a consumer without order got, and one in order. Their callers hold mu.
@@ -296,7 +303,15 @@ func (f *traffic) settled() int {
 func (f *traffic) failed() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.undecided)
+	return len(f.failures)
+}
+
+// newest are the sends that failed last, some of n.
+func (f *traffic) newest(n int) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	last := f.failures[len(f.failures)-n:]
+	return last[:min(n, 5)]
 }
 
 // Leaders are killed, nodes ended in an orderly way, and leadership is handed over, while stock Go producers and consumers work with their default settings. What was
@@ -346,12 +361,14 @@ func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 		t.Logf("%d: %s: all groups are led again after %v", i, what, time.Since(began).Round(time.Millisecond))
 		more(what)
 		must(t, n.Start())
+		must(t, c.Serves(within(t, time.Minute), n))
 		must(t, c.Ready(within(t, time.Minute), 3))
 		more("the return of " + n.ID)
 
+		failed := f.settled()
+		more("the pause that takes") // so that who has been told of a leader meanwhile uses it: it waits for those who do
 		n, err = c.Leader(within(t, time.Minute), brokers[i%len(brokers)])
 		must(t, err)
-		failed := f.settled()
 		must(t, n.Term()) // it hands its groups over, and passes requests on until clients have found the new leaders
 		more("SIGTERM of " + n.ID)
 		if i == faults-1 { // once to the very end, when no client uses it any more
@@ -361,12 +378,13 @@ func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 			more("the end of " + n.ID)
 		}
 		if now := f.failed(); now > failed {
-			t.Errorf("%d sends failed while %s gave leadership away", now-failed, n.ID)
+			t.Errorf("%d sends failed while %s gave leadership away: %v", now-failed, n.ID, f.newest(now-failed))
 		}
 		must(t, n.Stop(15*time.Second)) // a second time: at once, please
 		must(t, c.Ready(within(t, time.Minute), 3))
 		more("the end of " + n.ID)
 		must(t, n.Start())
+		must(t, c.Serves(within(t, time.Minute), n))
 		must(t, c.Ready(within(t, time.Minute), 3))
 
 		broker := brokers[i%len(brokers)]
@@ -385,10 +403,10 @@ func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 		}
 		more("the hand-over of " + broker + " to " + to.ID)
 		if now := f.failed(); now > failed {
-			t.Errorf("%d sends failed while %s was handed to %s", now-failed, broker, to.ID)
+			t.Errorf("%d sends failed while %s was handed to %s: %v", now-failed, broker, to.ID, f.newest(now-failed))
 		}
 	}
-	t.Logf("%d leaders killed, as many ended in an orderly way, as many hand-overs", faults)
+	t.Logf("counts: %d leaders killed, as many ended in an orderly way, as many hand-overs", faults)
 	progress.finish(t)
 	stop()
 	wg.Wait()
@@ -508,7 +526,7 @@ func (f *traffic) judge(t *testing.T, stored map[place]message, most int) {
 	for _, n := range f.got {
 		repeats += n - 1
 	}
-	t.Logf("%d acknowledged, %d sends failed, %d stored; %d stored twice after a repeated send; consumers without order got %d again; the consumer in order got again what it had got %v before; %d repeats were of what no broker knew to be committed, others, in order, were of what had been known so for %v at most",
+	t.Logf("counts: %d acknowledged, %d sends failed, %d stored; %d stored twice after a repeated send; consumers without order got %d again; the consumer in order got again what it had got %v before; %d repeats were of what no broker knew to be committed, others, in order, were of what had been known so for %v at most",
 		len(f.acked), len(f.undecided), len(stored), twice, repeats, f.back.Round(time.Millisecond), f.uncommitted, f.overtaken.Round(time.Millisecond))
 	if len(wrong)+lost > 0 {
 		t.Errorf("%d acknowledged messages are not what the answers said where they said, %d were not received", len(wrong), lost)
@@ -577,7 +595,7 @@ func TestSendsGoOnWhileALeaderIsKilled(t *testing.T) {
 func report(t *testing.T, what string, longest []time.Duration, failed []error) {
 	t.Helper()
 	d := slices.Sorted(slices.Values(longest))
-	figure.Log(t, "%s: longest send after kill -9 of a leader: min %v, median %v, max %v over %d kills; %d sends failed", what, d[0].Round(time.Millisecond),
+	figure.Log(t, "counts: %s: longest send after kill -9 of a leader: min %v, median %v, max %v over %d kills; %d sends failed", what, d[0].Round(time.Millisecond),
 		d[len(d)/2].Round(time.Millisecond), d[len(d)-1].Round(time.Millisecond), len(d), len(failed))
 }
 

@@ -1,6 +1,7 @@
 package mq
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -86,7 +87,8 @@ func TestNothingIsLostBehindPartitions(t *testing.T) {
 	t.Logf("order of faults: CUTS_SEED=%d", seed)
 	chance := rand.New(rand.NewPCG(seed, 0))
 	order := chance.Perm(len(cuts))
-	for i := range rounds(1, 20) {
+	times, restarts := rounds(1, 20), 0
+	for i := range times {
 		var l *cluster.Node
 		w.until("a leader", func() bool { l = w.leader(); return l != nil })
 		followers := []string{}
@@ -117,14 +119,16 @@ func TestNothingIsLostBehindPartitions(t *testing.T) {
 		failed := w.f.settled()
 		w.lead(to)
 		if now := w.f.failed(); now > failed {
-			t.Errorf("%d sends failed while leadership went to %s", now-failed, to.ID)
+			t.Errorf("%d sends failed while leadership went to %s: %v", now-failed, to.ID, w.f.newest(now-failed))
 		}
 		if i%4 == 0 {
+			restarts++
 			must(t, c.RestartNames())
 			must(t, c.Ready(within(t, time.Minute), 1))
 			w.taken("the restart of the name server")
 		}
 	}
+	t.Logf("counts: %d partitions, as many hand-overs, the name server killed %d times", times, restarts)
 	p.finish(t)
 	if java != nil {
 		java.finish(w)
@@ -189,7 +193,7 @@ func (f *traffic) hear(text string) {
 		body, reason, _ = strings.Cut(reason, " ")
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.undecided[body] = fmt.Errorf("%s", reason)
+		f.fail(body, errors.New(reason))
 		return
 	}
 	if _, err := fmt.Sscanf(text, "%s %s %d %d %s", &what, &broker, &queue, &offset, &body); err != nil {

@@ -181,7 +181,7 @@ func (p *probe) finish(t *testing.T) {
 	t.Helper()
 	p.stop()
 	p.done.Wait()
-	t.Logf("%d offsets committed, %d requests without an answer meanwhile; progress went back %d times, by what was acknowledged in %v at most",
+	t.Logf("counts: %d offsets committed, %d requests without an answer meanwhile; progress went back %d times, by what was acknowledged in %v at most",
 		p.last+1, p.refused, p.falls, p.lost.Round(time.Millisecond))
 	if p.reported != nil {
 		t.Error(p.reported)

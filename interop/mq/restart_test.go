@@ -24,7 +24,8 @@ func TestQueuesAndIndexesComeBackWithAllThree(t *testing.T) {
 	w.s = &scene{script: "again", topic: "again", ctx: within(t, time.Hour), cluster: c, seen: &seen{}}
 	t.Cleanup(func() { _ = w.s.close() }) // some of what it ends may have lost its servers
 	must(t, c.CreateTopic(w.s.ctx, w.s.topic, 4))
-	for round := range rounds(1, 5) {
+	times := rounds(1, 5)
+	for round := range times {
 		last := w.keyed(fmt.Sprintf("round%d", round))
 		var wg sync.WaitGroup
 		for _, n := range c.Nodes {
@@ -51,7 +52,7 @@ func TestQueuesAndIndexesComeBackWithAllThree(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d messages acknowledged", len(w.f.acked))
+	t.Logf("counts: all three killed %d times, %d messages acknowledged", times, len(w.f.acked))
 	w.equal()
 }
 

@@ -115,7 +115,7 @@ func TestTransactionsComeOutAsDecided(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d transactions taken of %d tried; the broker asked %d times; %d messages received, %d of them again; %d halves were stored again", len(wanted), tries.Load(), asked, got.total, got.total-len(got.count), again)
+	t.Logf("counts: a leader killed, another one ended in an orderly way; %d transactions taken of %d tried; the broker asked %d times; %d messages received, %d of them again; %d halves were stored again", len(wanted), tries.Load(), asked, got.total, got.total-len(got.count), again)
 }
 
 // laterVerdicts decides by the body, and for some only when it is asked.

@@ -242,6 +242,24 @@ func (c *Cluster) Ready(ctx context.Context, groups int) error {
 	return nil
 }
 
+// Serves waits until a node that was started answers at every address: what is sent to it before that fails, and clients that have not asked for routes again may do so.
+func (c *Cluster) Serves(ctx context.Context, n *Node) error {
+	var last error
+	err := harness.Until(ctx, n.ID+" to serve", func() bool {
+		for _, addr := range n.Addrs {
+			if _, err := Ask(ctx, addr, 28, nil, nil); err != nil {
+				last = err
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w\n%s", err, last, c.Logs())
+	}
+	return nil
+}
+
 // Leaders asks a name server for the address of id 0 by broker name.
 func (c *Cluster) Leaders(ctx context.Context) (map[string]string, error) {
 	var all error
