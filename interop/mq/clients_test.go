@@ -17,7 +17,7 @@ import (
 )
 
 // javaScripts are those of Stock.java. What they see is the same with both releases of the client.
-var javaScripts = []string{"broadcast", "delay", "filter", "litepull", "orderly", "produce", "pull", "push", "refusals", "retry", "transaction"}
+var javaScripts = []string{"broadcast", "delay", "filter", "litepull", "orderly", "orderlydead", "produce", "pull", "push", "refusals", "retry", "transaction"}
 
 // answering needs the older client: in 5.3.3 a request gets no answer from the original either.
 const answering = "request"

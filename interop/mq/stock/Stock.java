@@ -379,32 +379,95 @@ public class Stock {
             return ConsumeConcurrentlyStatus.RECONSUME_LATER;
         });
         c.start();
-        String dead = "%DLQ%" + c.getConsumerGroup();
+        DefaultMQPullConsumer q = grave(s);
+        s.await("the dead letter", 40, () -> !letters(q, c).isEmpty());
+        s.say("consumed at reconsume times %s as %s", times, seen);
+        for (MessageExt m : letters(q, c)) {
+            s.say("dead letter %s times %d queue %d offset %d retry topic %s origin %s", body(m), m.getReconsumeTimes(), m.getQueueId(), m.getQueueOffset(),
+                s.topic.equals(m.getProperty("RETRY_TOPIC")), sent.getOffsetMsgId().equals(m.getProperty("ORIGIN_MESSAGE_ID")));
+            s.say("properties %s", names(m));
+        }
+    }
+
+    /** Reads dead letters. */
+    static DefaultMQPullConsumer grave(Scene s) throws Exception {
         DefaultMQPullConsumer q = new DefaultMQPullConsumer(s.topic + "_dead");
         q.setNamesrvAddr(nameServer);
         q.setInstanceName(s.topic + "_dead");
         q.start();
         s.ends.add(q::shutdown);
-        List<MessageExt> found = new CopyOnWriteArrayList<>();
-        s.await("the dead letter", 40, () -> {
-            try {
-                for (MessageQueue mq : q.fetchSubscribeMessageQueues(dead)) {
-                    PullResult r = q.pull(mq, "*", 0, 8);
-                    if (r.getMsgFoundList() != null) {
-                        found.addAll(r.getMsgFoundList());
-                    }
+        return q;
+    }
+
+    /** The first dead letters of a consumer's group; none while there is no topic for them. */
+    static List<MessageExt> letters(DefaultMQPullConsumer q, DefaultMQPushConsumer c) {
+        List<MessageExt> found = new ArrayList<>();
+        try {
+            for (MessageQueue mq : q.fetchSubscribeMessageQueues("%DLQ%" + c.getConsumerGroup())) {
+                PullResult r = q.pull(mq, "*", 0, 8);
+                if (r.getMsgFoundList() != null) {
+                    found.addAll(r.getMsgFoundList());
                 }
-            } catch (Exception e) {
-                return false; // there is no such topic yet
             }
-            return !found.isEmpty();
+        } catch (Exception e) {
+            return Collections.emptyList();
+        }
+        return found;
+    }
+
+    /** A consumer in order that always refuses one message: it is a dead letter, once, after the last time, and what lies behind it in its queue is consumed. */
+    static void orderlydead(Scene s) throws Exception {
+        Map<Integer, List<String>> got = new ConcurrentHashMap<>();
+        AtomicInteger n = new AtomicInteger();
+        List<String> refused = new CopyOnWriteArrayList<>();
+        DefaultMQProducer p = s.producer();
+        fill(s, p, 4);
+        DefaultMQPushConsumer c = s.consumer("_g");
+        c.subscribe(s.topic, "*");
+        c.setSuspendCurrentQueueTimeMillis(50);
+        c.setMaxReconsumeTimes(2);
+        c.setConsumeMessageBatchMaxSize(1);
+        c.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            for (MessageExt m : messages) {
+                if (body(m).equals("1-1")) {
+                    refused.add(m.getReconsumeTimes() + " " + m.getTopic().equals(s.topic));
+                    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+                }
+                got.computeIfAbsent(m.getQueueId(), k -> new CopyOnWriteArrayList<>()).add(body(m));
+                n.incrementAndGet();
+            }
+            return ConsumeOrderlyStatus.SUCCESS;
         });
-        s.say("consumed at reconsume times %s as %s", times, seen);
+        c.start();
+        DefaultMQPullConsumer q = grave(s);
+        s.await("15 messages", 40, () -> n.get() >= 15);
+        s.await("the dead letter", 40, () -> !letters(q, c).isEmpty());
+        for (MessageQueue mq : p.fetchPublishMessageQueues(s.topic)) {
+            p.send(new Message(s.topic, bytes(mq.getQueueId() + "-after")), mq);
+        }
+        s.await("19 messages", 40, () -> n.get() >= 19);
+        s.say("refused at %s", refused);
+        new TreeMap<>(got).forEach((queue, list) -> s.say("queue %d: %s", queue, list));
+        List<MessageExt> found = letters(q, c);
+        s.say("%d dead letters", found.size());
         for (MessageExt m : found) {
-            s.say("dead letter %s times %d queue %d offset %d retry topic %s origin %s", body(m), m.getReconsumeTimes(), m.getQueueId(), m.getQueueOffset(),
-                s.topic.equals(m.getProperty("RETRY_TOPIC")), sent.getOffsetMsgId().equals(m.getProperty("ORIGIN_MESSAGE_ID")));
+            s.say("dead letter %s queue %d offset %d retry topic %s", body(m), m.getQueueId(), m.getQueueOffset(), s.topic.equals(m.getProperty("RETRY_TOPIC")));
             s.say("properties %s", names(m));
         }
+        s.say("left in the retry topic: %d", retries(q, c));
+    }
+
+    /** How many messages there are in the retry topic of a consumer's group. */
+    static long retries(DefaultMQPullConsumer q, DefaultMQPushConsumer c) {
+        long n = 0;
+        try {
+            for (MessageQueue mq : q.fetchSubscribeMessageQueues("%RETRY%" + c.getConsumerGroup())) {
+                n += q.maxOffset(mq);
+            }
+        } catch (Exception e) {
+            return -1;
+        }
+        return n;
     }
 
     static void delay(Scene s) throws Exception {
@@ -704,6 +767,7 @@ public class Stock {
         scripts.put("push", Stock::push);
         scripts.put("assigned", Stock::assigned);
         scripts.put("orderly", Stock::orderly);
+        scripts.put("orderlydead", Stock::orderlydead);
         scripts.put("broadcast", Stock::broadcast);
         scripts.put("filter", Stock::filter);
         scripts.put("retry", Stock::retry);
