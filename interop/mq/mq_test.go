@@ -5,7 +5,7 @@
 // what they see of the stock servers, release 5.3.3 in DLedger mode; the tests ask that ours give the same.
 //
 //	INTEROP_ORIGINAL=1   also compares the files with the stock servers, and with each kind of name server beside the other kind of brokers
-//	INTEROP_LONG=1       makes rounds of kills and numbers of transactions large
+//	INTEROP_LONG=1       makes many rounds of kills, hand-overs and partitions
 //	-update              rewrites the files from the stock servers
 //	DLEDGER=path         tests that program instead of one built from this tree
 //	DLEDGER_RACE=1       builds ours with the race detector

@@ -21,7 +21,7 @@ import (
 // does not know and later, asked by the broker, commits every other one; meanwhile the leader is killed, and a leader gives its group away. What
 // was to be committed is in its queue and received, what was not is not, and no half message is committed twice.
 func TestTransactionsComeOutAsDecided(t *testing.T) {
-	count := rounds(100, 1000)
+	const count = 1000
 	c := started(t, subject{"ours", oursKind, oursKind})
 	s := &scene{script: "decided", topic: "decided", ctx: within(t, 8*time.Minute), cluster: c, seen: &seen{}}
 	t.Cleanup(func() { _ = s.close() }) // some of what it ends may have lost its servers
@@ -44,7 +44,7 @@ func TestTransactionsComeOutAsDecided(t *testing.T) {
 		wg.Go(func() {
 			for {
 				i := tries.Add(1) - 1
-				if taken.Load() >= int64(count) || s.ctx.Err() != nil {
+				if taken.Load() >= count || s.ctx.Err() != nil {
 					return
 				}
 				kind := []string{"commit", "commit", "rollback", "unknown"}[i%4]
@@ -67,13 +67,13 @@ func TestTransactionsComeOutAsDecided(t *testing.T) {
 			t.Fatalf("%v\n%s", err, c.Logs())
 		}
 	}
-	at(int64(count) * 3 / 10)
+	at(count * 3 / 10)
 	n, err := c.Leader(s.ctx, cluster.BrokerName)
 	must(t, err)
 	n.Kill()
 	must(t, c.Ready(s.ctx, 1))
 	must(t, n.Start())
-	at(int64(count) * 7 / 10)
+	at(count * 7 / 10)
 	if n, err = c.Leader(s.ctx, cluster.BrokerName); err != nil {
 		t.Fatal(err)
 	}
