@@ -390,6 +390,23 @@ func TestMixedBrokersServeStockClients(t *testing.T) {
 	}
 }
 
+// Our brokers register with a name server of the original: stock clients send and receive by its routes, and it follows leadership, in the long form also by a kill (clients then
+// ask the dead node for up to half a minute).
+func TestOurBrokersServeByANameServerOfTheOriginal(t *testing.T) {
+	c := started(t, subject{"our brokers", originalKind, oursKind})
+	w := work(t, c, "theirs")
+	first := w.leader()
+	for _, n := range c.Nodes {
+		w.lead(n)
+	}
+	w.lead(first)
+	if os.Getenv("INTEROP_LONG") != "" {
+		w.kill(first)
+		w.until("another leader than "+first.ID, func() bool { n := w.leader(); return n != nil && n != first })
+	}
+	w.finish()
+}
+
 type namesKind struct {
 	name string
 	kind cluster.Kind
