@@ -406,7 +406,7 @@ func TestNothingIsLostWhileLeadersDie(t *testing.T) {
 			t.Errorf("%d sends failed while %s was handed to %s: %v", now-failed, broker, to.ID, f.newest(now-failed))
 		}
 	}
-	t.Logf("counts: %d leaders killed, as many ended in an orderly way, as many hand-overs", faults)
+	figure.Log(t, "counts: %d leaders killed, as many ended in an orderly way, as many hand-overs", faults)
 	progress.finish(t)
 	stop()
 	wg.Wait()
@@ -526,7 +526,7 @@ func (f *traffic) judge(t *testing.T, stored map[place]message, most int) {
 	for _, n := range f.got {
 		repeats += n - 1
 	}
-	t.Logf("counts: %d acknowledged, %d sends failed, %d stored; %d stored twice after a repeated send; consumers without order got %d again; the consumer in order got again what it had got %v before; %d repeats were of what no broker knew to be committed, others, in order, were of what had been known so for %v at most",
+	figure.Log(t, "counts: %d acknowledged, %d sends failed, %d stored; %d stored twice after a repeated send; consumers without order got %d again; the consumer in order got again what it had got %v before; %d repeats were of what no broker knew to be committed, others, in order, were of what had been known so for %v at most",
 		len(f.acked), len(f.undecided), len(stored), twice, repeats, f.back.Round(time.Millisecond), f.uncommitted, f.overtaken.Round(time.Millisecond))
 	if len(wrong)+lost > 0 {
 		t.Errorf("%d acknowledged messages are not what the answers said where they said, %d were not received", len(wrong), lost)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"dledger/internal/figure"
 	"dledger/interop/harness"
 	"dledger/interop/mq/cluster"
 	"dledger/interop/mq/stock"
@@ -128,7 +129,7 @@ func TestNothingIsLostBehindPartitions(t *testing.T) {
 			w.taken("the restart of the name server")
 		}
 	}
-	t.Logf("counts: %d partitions, as many hand-overs, the name server killed %d times", times, restarts)
+	figure.Log(t, "counts: %d partitions, as many hand-overs, the name server killed %d times", times, restarts)
 	p.finish(t)
 	if java != nil {
 		java.finish(w)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"dledger/internal/figure"
 	"dledger/interop/mq/cluster"
 )
 
@@ -181,7 +182,7 @@ func (p *probe) finish(t *testing.T) {
 	t.Helper()
 	p.stop()
 	p.done.Wait()
-	t.Logf("counts: %d offsets committed, %d requests without an answer meanwhile; progress went back %d times, by what was acknowledged in %v at most",
+	figure.Log(t, "counts: %d offsets committed, %d requests without an answer meanwhile; progress went back %d times, by what was acknowledged in %v at most",
 		p.last+1, p.refused, p.falls, p.lost.Round(time.Millisecond))
 	if p.reported != nil {
 		t.Error(p.reported)

@@ -13,6 +13,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/producer"
 
+	"dledger/internal/figure"
 	"dledger/interop/mq/cluster"
 )
 
@@ -52,7 +53,7 @@ func TestQueuesAndIndexesComeBackWithAllThree(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("counts: all three killed %d times, %d messages acknowledged", times, len(w.f.acked))
+	figure.Log(t, "counts: all three killed %d times, %d messages acknowledged", times, len(w.f.acked))
 	w.equal()
 }
 

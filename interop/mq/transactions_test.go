@@ -13,6 +13,7 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/producer"
 
+	"dledger/internal/figure"
 	"dledger/interop/harness"
 	"dledger/interop/mq/cluster"
 )
@@ -115,7 +116,7 @@ func TestTransactionsComeOutAsDecided(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("counts: a leader killed, another one ended in an orderly way; %d transactions taken of %d tried; the broker asked %d times; %d messages received, %d of them again; %d halves were stored again", len(wanted), tries.Load(), asked, got.total, got.total-len(got.count), again)
+	figure.Log(t, "counts: a leader killed, another one ended in an orderly way; %d transactions taken of %d tried; the broker asked %d times; %d messages received, %d of them again; %d halves were stored again", len(wanted), tries.Load(), asked, got.total, got.total-len(got.count), again)
 }
 
 // laterVerdicts decides by the body, and for some only when it is asked.
