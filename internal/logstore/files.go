@@ -145,6 +145,9 @@ func (s *Store) create(l *files, off int64) (*file, error) {
 }
 
 func (s *Store) createLocked(l *files, off int64) (*file, error) {
+	if e := s.failure.Load(); e != nil { // the file before this one may not be there
+		return nil, *e
+	}
 	s.mu.RLock()
 	f := l.find(off)
 	s.mu.RUnlock()

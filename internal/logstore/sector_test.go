@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -336,6 +337,66 @@ func TestFailedSyncOfADirectoryLeavesNoGap(t *testing.T) {
 			after, err := Open(sick(m.Fork(keep)))
 			if err != nil {
 				t.Errorf("sync %d fails, a crash keeps %s: %v", n, name, err)
+				continue
+			}
+			must(t, after.Close())
+		}
+	}
+}
+
+// A file that is prepared in the background, and of which the directory fails to be synced, is in no list. A log that is cut or begins anew at that moment must not count as done, since
+// that file would stay behind a gap.
+func TestFileWhosePreparationFailsLeavesNoGap(t *testing.T) {
+	for name, change := range map[string]func(*Store) error{
+		"reset":    func(s *Store) error { return s.Reset(100, 8*256+175, 2) },
+		"truncate": func(s *Store) error { return s.Truncate(0) },
+	} {
+		m := vfs.NewMem()
+		cfg := small(m)
+		cfg.Inline = false
+		s := mustOpen(t, cfg)
+		fill(t, s, 14, 1)
+		s.background.Wait()
+		preparing, intent := make(chan bool), make(chan bool)
+		var stage atomic.Int32 // 1 from the creation of a file on, 2 from the sync of its directory on
+		var saved atomic.Bool
+		m.SetHook(func(c vfs.Call) error {
+			switch {
+			case c.Op == "create" && strings.Contains(c.Name, "/data/"): // all are made ahead
+				stage.CompareAndSwap(0, 1)
+			case c.Op == "syncdir" && strings.HasSuffix(c.Name, "data") && stage.CompareAndSwap(1, 2):
+				close(preparing)
+				<-intent
+				return syscall.EIO
+			case c.Op == "datasync" && strings.HasSuffix(c.Name, sideName) && saved.CompareAndSwap(false, true):
+				close(intent)
+			}
+			return nil
+		})
+		for i, reached := raft.Index(15), false; !reached; i++ {
+			must(t, s.Append(i, 1, entry.MagicNormal, [][]byte{body(i, 1)}, nil))
+			must(t, s.Flush())
+			idle := make(chan bool)
+			go func() {
+				s.background.Wait()
+				close(idle)
+			}()
+			select {
+			case <-preparing:
+				reached = true
+			case <-idle:
+			}
+		}
+		if err := change(s); !errors.Is(err, ErrFailed) {
+			t.Errorf("%s: %v, want a failed store", name, err)
+		}
+		s.background.Wait()
+		m.SetHook(nil)
+		_ = s.Close()
+		for kept, keep := range map[string]vfs.Keep{"all of it": vfs.KeepAll, "nothing": vfs.KeepNone} {
+			after, err := Open(small(m.Fork(keep)))
+			if err != nil {
+				t.Errorf("%s, a crash keeps %s: %v", name, kept, err)
 				continue
 			}
 			must(t, after.Close())

@@ -91,6 +91,9 @@ func (s *Store) cut(keep mark) error {
 func (s *Store) finishCut(keep mark) error {
 	s.createMu.Lock()
 	defer s.createMu.Unlock()
+	if e := s.failure.Load(); e != nil { // a file that was being prepared may be there and in no list; the next start finds it, and ends the intent
+		return *e
+	}
 	err := errors.Join(s.erase(&s.data, keep.end), s.erase(&s.index, int64(keep.index+1)*entry.IndexSize))
 	if err == nil {
 		err = s.side.save(func(m *meta) { m.cut, m.keep = false, mark{} })
@@ -228,6 +231,9 @@ func blankAt(pos, size int64) bool {
 func (s *Store) finishReset(keep mark) error {
 	s.createMu.Lock()
 	defer s.createMu.Unlock()
+	if e := s.failure.Load(); e != nil { // see finishCut
+		return *e
+	}
 	data, index := s.restart(&s.data, keep.end), s.restart(&s.index, int64(keep.index+1)*entry.IndexSize)
 	err := errors.Join(data, index)
 	if may := func(err error) bool { return err == nil || errors.Is(err, ErrDiskFull) }; err != nil && may(data) && may(index) {
