@@ -397,6 +397,20 @@ type finder struct {
 	checkPos bool
 	sealed   raft.Index // as scanner.sealed
 	sc       scanner
+
+	before   entry.Header // the last whole entry before the damaged place; Size 0 = not known
+	beforeAt int64        // where it lies
+}
+
+// misplaced tells whether the entry at pos, with header h, lies nearer to the one before the damage, or farther off, than its leader has written it: a block that a crash has put in a
+// wrong place is whole, too. Where headers hold the positions of this log that is known without the entry before. Where they are those of a leader whose files begin with
+// other entries, both have to be in one file. A wrong yes costs that what follows is fetched anew; it is one where the next leader's log lies differently in its files.
+func (d *finder) misplaced(h *entry.Header, pos int64) bool {
+	if d.checkPos || d.before.Size == 0 {
+		return false
+	}
+	shift := d.before.Pos - d.beforeAt
+	return h.Pos-pos != shift && (shift == 0 || d.src.at(d.beforeAt) == d.src.at(pos))
 }
 
 // whole tells whether the entry at pos is entry i, whole, of term at least term; sc then stands behind it.
@@ -466,7 +480,7 @@ func (d *finder) search(pos int64, next raft.Index, term raft.Term, limit raft.I
 		if err != nil || h.ChainCRC == 0 || int64(h.Size) > left || h.Index < next || h.Index > limit {
 			continue
 		}
-		if d.whole(pos, h.Index, term) {
+		if !d.misplaced(&h, pos) && d.whole(pos, h.Index, term) {
 			return mark{index: h.Index, term: h.Term, pos: pos, end: d.sc.pos}, true, nil
 		}
 	}

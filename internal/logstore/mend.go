@@ -94,7 +94,7 @@ func (r *recovery) overDamage(sc *scanner) (bool, error) {
 		limit = max(limit, r.m.commit+1)
 	}
 	cause := sc.err
-	d := finder{src: &r.src, records: s.rawRecords, checkPos: sc.checkPos, sealed: sc.sealed}
+	d := finder{src: &r.src, records: s.rawRecords, checkPos: sc.checkPos, sealed: sc.sealed, before: sc.hdr, beforeAt: sc.at}
 	found, ok, err := d.after(sc.pos, sc.next, sc.term, limit)
 	switch {
 	case err != nil || !ok:

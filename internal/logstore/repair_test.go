@@ -451,3 +451,44 @@ func TestDamagedCheckpointChangesNothing(t *testing.T) {
 		}
 	}
 }
+
+// A block that a crash has put in a wrong place holds whole entries. Where headers need not hold the positions of this log (compat 0.4), and the index does not tell either, what lies there is
+// not taken for what follows the damage, or the stretch between would not hold what other members have of it, and would never be repaired.
+func TestEntryInAWrongPlaceDoesNotEndADamagedStretch(t *testing.T) {
+	roomy := func(fs vfs.FS) Config {
+		cfg := small(fs)
+		cfg.Compat, cfg.DataFileSize, cfg.IndexFileSize = raft.Compat04, 4096, 4096
+		return cfg
+	}
+	for from := raft.Index(5); from <= 18; from++ { // the entry whose copy lies in the wrong place; 18 and 19 are not known to be committed
+		healthy := vfs.NewMem()
+		s := mustOpen(t, roomy(healthy))
+		fill(t, s, 17, 1)
+		must(t, s.SetCommit(17))
+		must(t, checkpoint(s))
+		fill(t, s, 19, 1)
+		if _, err := s.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		m := healthy.Fork(vfs.KeepAll)
+		f, err := m.OpenFile(fmt.Sprintf("base/dledger-n0/data/%020d", 0), os.O_RDWR)
+		must(t, err)
+		pos, size, err := s.Pos(from)
+		must(t, err)
+		wrong := make([]byte, size)
+		_, err = f.ReadAt(wrong, pos)
+		must(t, err)
+		at, _, err := s.Pos(2)
+		must(t, err)
+		_, err = f.WriteAt(wrong, at+10)
+		must(t, err)
+		must(t, f.Datasync())
+		must(t, f.Close())
+		f, err = m.OpenFile(fmt.Sprintf("base/dledger-n0/index/%020d", 0), os.O_RDWR)
+		must(t, err)
+		must(t, f.Zero(2*entry.IndexSize, 18*entry.IndexSize))
+		must(t, f.Datasync())
+		must(t, f.Close())
+		curedIn(t, roomy, fmt.Sprintf("a copy of entry %d lies in entry 2", from), m, healthy)
+	}
+}
