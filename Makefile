@@ -14,7 +14,7 @@ packages = $(shell $(GO) list ./... | grep -v '^dledger/interop')
 patience = $(if $(INTEROP_LONG),3h,15m)
 staticcheck = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
 
-.PHONY: check format vet staticcheck tidy race sim build test interop interop-mq acceptance interop-race planted bench fuzz soak cover clean
+.PHONY: check format vet staticcheck tidy race sim build test latency interop interop-mq acceptance interop-race planted bench fuzz soak cover clean
 
 # check is what CI asks of every change, but for the tests with other programs.
 check: format vet staticcheck tidy race sim
@@ -52,6 +52,11 @@ build:
 
 test:
 	$(GO) test ./...
+
+# latency holds a good client's p99 while a port is attacked. It wants the machine for itself. ATTACKS, a regular expression, says by what: "." is everything.
+ATTACKS = random|slow|storm|flood
+latency:
+	INTEROP=all INTEROP_LATENCY='$(ATTACKS)' .ci/figures $(GO) test -count=1 -timeout $(patience) -parallel 1 -run HostileNetwork ./interop
 
 interop:
 	INTEROP=all .ci/figures $(GO) test -count=1 -timeout $(patience) ./interop/...

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -308,6 +309,9 @@ func (c *Conn) write() {
 	}
 }
 
+// turnFrames is how many frames of one connection are handled before others have their turn: a peer may send thousands at once.
+const turnFrames = 16
+
 // read is the read goroutine: it runs until the connection fails.
 func (c *Conn) read() {
 	var f Frame
@@ -330,7 +334,7 @@ func (c *Conn) read() {
 			}
 		}
 		handled := false
-		for {
+		for n := 1; ; n++ {
 			whole, bad := c.in.next()
 			if bad == nil && whole == nil {
 				break
@@ -346,6 +350,9 @@ func (c *Conn) read() {
 			c.dispatch(&f)
 			if c.opt.server && c.queued.Load() > int64(c.opt.queueMax) && !c.waitDrained() {
 				return
+			}
+			if n%turnFrames == 0 {
+				runtime.Gosched()
 			}
 		}
 		if handled && c.handler != nil {

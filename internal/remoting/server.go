@@ -127,10 +127,10 @@ type toll struct{ paid atomic.Int64 } // up to when, in keeper time, what came h
 // Each barren connection takes tollEach, and for what it has sent another one for each tollBytes. tollMax is how far in advance that may be: a burst of 500 waits for nothing. However
 // many end at once, no wait is longer than tollWait.
 const (
-	tollEach  = int64(time.Millisecond)
+	tollEach  = int64(2 * time.Millisecond)
 	tollBytes = 16 << 10
 	tollMax   = 500 * tollEach
-	tollWait  = 100 * tollEach
+	tollWait  = int64(100 * time.Millisecond)
 )
 
 // take charges for a connection that has received so many bytes in vain.

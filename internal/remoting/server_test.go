@@ -376,9 +376,9 @@ func TestStormOfConnectionsIsSlowedDown(t *testing.T) {
 		talk        func(net.Conn)
 		least, most time.Duration // for 2,000 of them
 	}{
-		{"closed at once", func(net.Conn) {}, 1400 * time.Millisecond, 1700 * time.Millisecond},
-		{"nonsense", func(c net.Conn) { c.Write(binary.BigEndian.AppendUint32(nil, 0x7fffffff)) }, 1400 * time.Millisecond, 1700 * time.Millisecond},
-		{"long nonsense", func(c net.Conn) { c.Write(append(binary.BigEndian.AppendUint32(nil, 64<<10), make([]byte, 63<<10)...)) }, 6 * time.Second, 9 * time.Second},
+		{"closed at once", func(net.Conn) {}, 2900 * time.Millisecond, 3300 * time.Millisecond},
+		{"nonsense", func(c net.Conn) { c.Write(binary.BigEndian.AppendUint32(nil, 0x7fffffff)) }, 2900 * time.Millisecond, 3300 * time.Millisecond},
+		{"long nonsense", func(c net.Conn) { c.Write(append(binary.BigEndian.AppendUint32(nil, 64<<10), make([]byte, 63<<10)...)) }, 13 * time.Second, 17 * time.Second},
 		{"a request", func(c net.Conn) { c.Write(request(1, 1, "")); readFrame(t, c) }, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
