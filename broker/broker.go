@@ -289,8 +289,9 @@ func (b *Broker) Leads() bool { return b.gate.here() }
 // Shutdown is Close, but for a replica whose group lives on: it hands leadership over, and then goes on passing requests to the leader until
 // the clients that used this one have had time to learn of it (Config.DrainMax at most), or ctx ends.
 func (b *Broker) Shutdown(ctx context.Context) error {
+	led := b.ledger != nil && b.ledger.IsLeader()
 	b.handOver(ctx)
-	b.drain(ctx)
+	b.drain(ctx, led)
 	return b.Close()
 }
 

@@ -333,6 +333,36 @@ func TestShutdownServesUntilClientsKnowTheNewLeader(t *testing.T) {
 	})
 }
 
+// A client has asked who leads, and comes when leadership is handed over already. A leader nobody comes to, and a replica that has not led, end soon.
+func TestShutdownWaitsForAClientThatHasJustHeardOfTheLeader(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		t := c.T
+		n := c.leader()
+		ended := c.shutdown(n)
+		time.Sleep(700 * time.Millisecond)
+		if c.leader() == n {
+			t.Fatal("leadership is not handed over")
+		}
+		c.client("10.1.0.1").must(n, mq.CodeSend, sendExt("t", 0), []byte("x"))
+		began := time.Now()
+		if at := <-ended; at.Sub(began) < drainQuiet {
+			t.Errorf("the replica ended %v after a send", at.Sub(began))
+		}
+	})
+	for _, leads := range []bool{true, false} {
+		inCluster(t, 3, nil, func(c *cluster) {
+			n := c.leader()
+			if !leads {
+				n = c.follower()
+			}
+			began := time.Now()
+			if took := (<-c.shutdown(n)).Sub(began); took > 4*time.Second || leads && took < drainLeast {
+				c.T.Errorf("a replica without clients, leading %t, ended after %v", leads, took)
+			}
+		})
+	}
+}
+
 // shutdown ends a replica whose group lives on, and gives the time at which it has ended.
 func (c *cluster) shutdown(id string) <-chan time.Time {
 	ended := make(chan time.Time, 1)

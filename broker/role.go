@@ -122,13 +122,16 @@ func (b *Broker) handOver(ctx context.Context) {
 
 // drain goes on serving while clients may still take this replica for the leader: their routes are refreshed every 30 s. It ends when no producer
 // has used this replica for drainQuiet, or none is connected, and when there has been no leader for drainLeaderless: at first, and whenever leadership changes, this
-// replica does not know of one for a moment.
-func (b *Broker) drain(ctx context.Context) {
+// replica does not know of one for a moment. A replica that has led goes on for drainLeast whoever is there: a client that has just heard of it comes only then.
+func (b *Broker) drain(ctx context.Context, hasLed bool) {
 	led := time.Now() // when there was a leader
-	end := led.Add(b.cfg.DrainMax)
+	least, end := led, led.Add(b.cfg.DrainMax)
+	if hasLed {
+		least = led.Add(drainLeast)
+	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for b.clients.sending(drainQuiet) && time.Now().Before(end) && !b.ledger.IsLeader() {
+	for (b.clients.sending(drainQuiet) || time.Now().Before(least)) && time.Now().Before(end) && !b.ledger.IsLeader() {
 		if b.ledger.Leader() != "" {
 			led = time.Now()
 		} else if time.Since(led) > drainLeaderless {
@@ -144,6 +147,9 @@ func (b *Broker) drain(ctx context.Context) {
 
 // drainQuiet is a little more than the time in which every stock client asks for routes anew.
 const drainQuiet = 32 * time.Second
+
+// drainLeast is more than a client takes from the answer that names the leader to its first request.
+const drainLeast = time.Second
 
 // drainLeaderless is a few elections among replicas of ours.
 const drainLeaderless = 3 * time.Second
