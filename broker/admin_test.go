@@ -549,10 +549,14 @@ func TestRuntimeInfoTellsOfTimers(t *testing.T) {
 		}
 		tells("that three wait", "3", "0", "0")
 		b := c.brokers[n]
-		b.timerInfo.at(1, milliseconds(time.Now())-7500) // as if the service was behind
+		b.timerInfo.at(1, milliseconds(time.Now())-8500, milliseconds(time.Now())-7500) // as if the service was behind
 		tells("that it is behind", "3", "7", "2")
 		time.Sleep(40 * time.Second)
 		tells("that none waits", "0", "0", "0")
+		for range 20 {
+			time.Sleep(700 * time.Millisecond)
+			tells("that none is late", "0", "0", "0")
+		}
 	})
 }
 

@@ -109,6 +109,7 @@ type timerInfo struct {
 	mu        sync.Mutex
 	read      int64 // of their queue
 	delivered int64 // ms; all that are due before are
+	next      int64 // ms; when the first that waits is due; 0 = not known yet, math.MaxInt64 = none waits
 	counts    map[string]timerCount
 	version   mq.DataVersion
 }
@@ -123,17 +124,17 @@ type timerCount struct {
 func (i *timerInfo) begin() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.read, i.delivered, i.counts = 0, 0, map[string]timerCount{}
+	i.read, i.delivered, i.next, i.counts = 0, 0, 0, map[string]timerCount{}
 }
 
-func (i *timerInfo) at(read, delivered int64) {
+func (i *timerInfo) at(read, delivered, next int64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if read != i.read || delivered != i.delivered {
 		i.version.Counter++
 		i.version.Timestamp = milliseconds(time.Now())
 	}
-	i.read, i.delivered = read, delivered
+	i.read, i.delivered, i.next = read, delivered, next
 }
 
 func (i *timerInfo) count(topic string, n int64) {
@@ -150,19 +151,19 @@ func (i *timerInfo) count(topic string, n int64) {
 	}
 }
 
-// timersBehind tells how far the delivery of timer messages is behind the clock, and how many of their queue it has not read yet; nothing where another replica leads.
+// timersBehind tells for how long the first timer message that waits has been due, and how many of their queue are not read yet; nothing where another replica leads.
 func (b *Broker) timersBehind(now time.Time) (behind time.Duration, unread int64) {
 	if !b.gate.here() {
 		return 0, 0
 	}
 	i := &b.timerInfo
 	i.mu.Lock()
-	read, delivered := i.read, i.delivered
+	read, next := i.read, i.next
 	i.mu.Unlock()
-	if unread = max(b.store.MaxOffset(mq.TopicTimer, 0)-read, 0); delivered > 0 {
-		behind = max(now.Sub(time.UnixMilli(delivered)), 0)
+	if ms := milliseconds(now); next > 0 && next < ms {
+		behind = time.Duration(ms-next) * time.Millisecond
 	}
-	return behind, unread
+	return behind, max(b.store.MaxOffset(mq.TopicTimer, 0)-read, 0)
 }
 
 // timerCheckPoint answers as the original writes its file timercheck (TimerCheckpoint), big-endian:

@@ -147,7 +147,7 @@ func (b *Broker) timed(ctx context.Context, term dledger.Term) error {
 		if behind {
 			until = now.Add(unreadAgain)
 		} else {
-			b.timerInfo.at(t.read, t.delivered(milliseconds(now)))
+			b.timerInfo.at(t.read, t.delivered(milliseconds(now)), t.first())
 			until = t.next(until)
 		}
 		t.saved.save(timerProgress{t.low})
@@ -303,11 +303,16 @@ func (t *timers) firstUnread() int64 {
 
 // delivered gives the time before which no message waits any more.
 func (t *timers) delivered(now int64) int64 {
+	return min(now/timerPrecision*timerPrecision, t.first()-timerPrecision)
+}
+
+// first is when the first that waits is due; math.MaxInt64 if none does.
+func (t *timers) first() int64 {
 	first := t.firstUnread()
 	if len(t.waiting) > 0 {
 		first = min(first, t.waiting[0].due)
 	}
-	return min(now/timerPrecision*timerPrecision, first-timerPrecision)
+	return first
 }
 
 // replacement is what is stored in place of a message whose time has come; nil: nothing. Then done tells whether that was all: it is not for one that takes another

@@ -386,7 +386,7 @@ func (g target) feel(t *testing.T, good func(context.Context) error) (calm, besi
 	t.Helper()
 	nobody := sink(t)
 	attackers := []*harness.Process{nil, g.attacker(t, nobody), g.attacker(t, g.Address)}
-	const rounds, samples = 7, 100
+	const rounds, samples = 5, 100
 	var p99s [3][]time.Duration
 	for range rounds {
 		for i, p := range attackers {

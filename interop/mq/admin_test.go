@@ -60,7 +60,7 @@ const needed = `^(broker(Active|Version|VersionDesc)|(put|getTransferred|getFoun
 // commands run in this order; each sees what those before have done.
 var commands = []command{
 	{file: "clusterList", words: "clusterList", mask: []mask{
-		{`(?m)^(DefaultCluster +broker-a +)[123] (.*  )\d+-(\d+\()`, "${1}FOLLOWER ${2}N-$3"}, reals}}, // followers of the original give any number as what they lag behind with timers
+		{`(?m)^(DefaultCluster +broker-a +)[123] (.*  )\d+-(\d+\()`, "${1}FOLLOWER ${2}N-$3"}, {`(?m)^(DefaultCluster +broker-a +0 .*  )[12]-(\d+\()`, "${1}0-$2"}, reals}}, // a clock of timers is a second or two late now and then; followers of the original give any number as what they lag behind with timers
 	{file: "brokerStatus", words: "brokerStatus -b {leader}", mask: []mask{tps, {`(?m)^(commitLogMaxOffset|\w+Capacity)( *: ).*$`, "$1${2}N"}, {`(commitLogDiskRatio  : ).*`, "${1}REAL"},
 		{`(runtime  : ).*`, "${1}TIME"}, {`(?m)^(timerReadBehind  : )[12]$`, "${1}0"}}, only: needed}, // our log has records of its own, and no pools of threads; the original's clock of timers is seconds late now and then
 	{file: "updateTopic", words: "updateTopic -c DefaultCluster -t admin_made -r 3 -w 2"},
