@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -172,5 +173,48 @@ func TestOutcriesOfProgramsAreFound(t *testing.T) {
 		if err := Outcry(dir); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(text)) {
 			t.Errorf("of %q is said: %v", text, err)
 		}
+	}
+}
+
+// Once Pause has returned no thread of the process does anything any more, however busy the machine is, until Resume.
+func TestPausedProcessStandsStill(t *testing.T) {
+	if os.Getenv("DLEDGER_TEST_SPINS") != "" {
+		for range 7 {
+			go func() {
+				for {
+					runtime.Gosched()
+				}
+			}()
+		}
+		for os.Getppid() != 1 {
+			runtime.Gosched()
+		}
+		return
+	}
+	t.Setenv("DLEDGER_TEST_SPINS", "1")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := Start([]string{os.Args[0], "-test.run", "^" + t.Name() + "$"}, t.TempDir(), filepath.Join(t.TempDir(), "log"), nil)
+	must(err)
+	defer p.Kill()
+	states := ""
+	running := func() bool {
+		states, err = threadStates(p.Pid())
+		must(err)
+		return len(states) >= 4 && strings.Contains(states, "R")
+	}
+	for range 20 {
+		must(Until(t.Context(), "busy threads", running))
+		must(p.Pause())
+		for range 100 {
+			if running() {
+				t.Fatalf("states of the threads of a paused process: %s", states)
+			}
+		}
+		must(p.Resume())
 	}
 }

@@ -233,6 +233,39 @@ func Until(ctx context.Context, what string, ok func() bool) error {
 	return nil
 }
 
-// Pause stops the process as it stands, Resume lets it go on (SIGSTOP, SIGCONT).
-func (p *Process) Pause() error  { return syscall.Kill(p.Pid(), syscall.SIGSTOP) }
+// Pause stops the process, and Resume lets it go on (SIGSTOP, SIGCONT). When Pause returns no thread of it runs any more: the kernel lets one thread stop the others
+// once its turn has come, and on a busy machine they go on until then.
+func (p *Process) Pause() error {
+	if err := syscall.Kill(p.Pid(), syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("pause: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var failed error
+	err := Until(ctx, "a process to stop", func() bool {
+		var states string
+		states, failed = threadStates(p.Pid())
+		return failed != nil || strings.Trim(states, "TtDXZ") == "" // who waits for its disk comes back stopped
+	})
+	return errors.Join(failed, err)
+}
+
+// Resume ends a Pause.
 func (p *Process) Resume() error { return syscall.Kill(p.Pid(), syscall.SIGCONT) }
+
+// threadStates gives a letter for each thread of a process, as in proc(5).
+func threadStates(pid int) (string, error) {
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err == nil && len(stats) == 0 {
+		err = fmt.Errorf("process %d is gone", pid)
+	}
+	var states []byte
+	for _, name := range stats {
+		stat, err := os.ReadFile(name)
+		if err != nil {
+			continue // a thread that has ended
+		}
+		states = append(states, stat[bytes.LastIndexByte(stat, ')')+2])
+	}
+	return string(states), err
+}
