@@ -3,6 +3,7 @@ package logstore
 import (
 	"path"
 	"strings"
+	"sync"
 	"testing"
 
 	"dledger/internal/raft"
@@ -12,8 +13,9 @@ import (
 // The search puts a record right in a file that retention deletes in the same moment. The next sync must not stumble over that file, which would make
 // a sound disk a failed one.
 func TestSearchAndRetentionMeetInOneFile(t *testing.T) {
-	for _, dir := range []string{"data", "index"} {
-		t.Run(dir, func(t *testing.T) {
+	for _, where := range []string{"read of data", "write of data", "read of index", "write of index"} {
+		op, dir, _ := strings.Cut(where, " of ")
+		t.Run(where, func(t *testing.T) {
 			m, clock, cfg, s := aged(t, func(c *Config) { c.Repairs = true })
 			must(t, checkpoint(s))
 			off := int64(20) // of the term in an index record
@@ -33,14 +35,29 @@ func TestSearchAndRetentionMeetInOneFile(t *testing.T) {
 			must(t, m.Flip(path.Join(cfg.Dir, dir, fileName(0)), off, 1))
 			clock.add(72 * hour)
 			deleted := 0
+			var begin sync.Once
+			var meanwhile sync.WaitGroup
+			expire := func() {
+				n, err := s.Expire()
+				if err != nil {
+					t.Error(err)
+				}
+				deleted = n
+			}
+			chosen := make(chan struct{})
+			tell := sync.OnceFunc(func() { close(chosen) })
 			m.SetHook(func(c vfs.Call) error {
-				if c.Op == "write" && strings.Contains(c.Name, "/"+dir+"/") && deleted == 0 {
-					deleted = -1
-					n, err := s.Expire()
-					if err != nil {
-						t.Error(err)
-					}
-					deleted = n
+				switch {
+				case c.Op == op && strings.Contains(c.Name, "/"+dir+"/"):
+					begin.Do(func() {
+						if meanwhile.Go(expire); op == "read" {
+							meanwhile.Wait()
+							return
+						}
+						<-chosen // whoever writes then keeps retention waiting
+					})
+				case c.Op == "datasync" && strings.HasSuffix(c.Name, sideName):
+					tell()
 				}
 				return nil
 			})
@@ -49,6 +66,7 @@ func TestSearchAndRetentionMeetInOneFile(t *testing.T) {
 				_, done, err = s.Scrub(1000)
 				must(t, err)
 			}
+			meanwhile.Wait()
 			if deleted <= 0 {
 				t.Fatalf("%d files deleted; the test does not do what it is for", deleted)
 			}

@@ -360,11 +360,8 @@ func (s *Store) overwrite(g *graft) error {
 		if f.readOnly {
 			return fmt.Errorf("%s lies in a read-only path and cannot be repaired", f.name)
 		}
-		if err := s.putRight(l, f, b, at-f.off); err != nil {
-			return s.fail(err)
-		}
-		if err := f.Datasync(); err != nil {
-			return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
+		if err := s.rewrite(l, f, b, at-f.off); err != nil {
+			return err
 		}
 		back := make([]byte, len(b))
 		if _, err := f.ReadAt(back, at-f.off); err != nil || !bytes.Equal(back, b) {
@@ -417,6 +414,12 @@ func (d *finder) misplaced(h *entry.Header, pos int64) bool {
 func (d *finder) whole(pos int64, i raft.Index, term raft.Term) bool {
 	d.sc = scanner{src: d.src, pos: pos, next: i, term: term, checkPos: d.checkPos, sealed: d.sealed, ahead: 16 << 10, buf: d.sc.buf, bufPos: d.sc.bufPos}
 	return d.sc.step() && d.sc.at == pos
+}
+
+// afterDamage is after, of where sc has stopped.
+func (d *finder) afterDamage(sc *scanner, limit raft.Index) (mark, bool, error) {
+	d.before, d.beforeAt = sc.hdr, sc.at
+	return d.after(sc.pos, sc.next, sc.term, limit)
 }
 
 // after gives the first whole entry that is not before next and lies behind pos, where entry next should be and is not; no later one than

@@ -94,8 +94,8 @@ func (r *recovery) overDamage(sc *scanner) (bool, error) {
 		limit = max(limit, r.m.commit+1)
 	}
 	cause := sc.err
-	d := finder{src: &r.src, records: s.rawRecords, checkPos: sc.checkPos, sealed: sc.sealed, before: sc.hdr, beforeAt: sc.at}
-	found, ok, err := d.after(sc.pos, sc.next, sc.term, limit)
+	d := finder{src: &r.src, records: s.rawRecords, checkPos: sc.checkPos, sealed: sc.sealed}
+	found, ok, err := d.afterDamage(sc, limit)
 	switch {
 	case err != nil || !ok:
 		return false, err

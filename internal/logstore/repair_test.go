@@ -470,25 +470,50 @@ func TestEntryInAWrongPlaceDoesNotEndADamagedStretch(t *testing.T) {
 		if _, err := s.Sync(); err != nil {
 			t.Fatal(err)
 		}
+		damage := func(m *vfs.Mem) {
+			f, err := m.OpenFile(fmt.Sprintf("base/dledger-n0/data/%020d", 0), os.O_RDWR)
+			must(t, err)
+			pos, size, err := s.Pos(from)
+			must(t, err)
+			wrong := make([]byte, size)
+			_, err = f.ReadAt(wrong, pos)
+			must(t, err)
+			at, _, err := s.Pos(2)
+			must(t, err)
+			_, err = f.WriteAt(wrong, at+10)
+			must(t, err)
+			must(t, f.Datasync())
+			must(t, f.Close())
+			f, err = m.OpenFile(fmt.Sprintf("base/dledger-n0/index/%020d", 0), os.O_RDWR)
+			must(t, err)
+			must(t, f.Zero(2*entry.IndexSize, 18*entry.IndexSize))
+			must(t, f.Datasync())
+			must(t, f.Close())
+		}
+		what := fmt.Sprintf("a copy of entry %d lies in entry 2", from)
 		m := healthy.Fork(vfs.KeepAll)
-		f, err := m.OpenFile(fmt.Sprintf("base/dledger-n0/data/%020d", 0), os.O_RDWR)
-		must(t, err)
-		pos, size, err := s.Pos(from)
-		must(t, err)
-		wrong := make([]byte, size)
-		_, err = f.ReadAt(wrong, pos)
-		must(t, err)
-		at, _, err := s.Pos(2)
-		must(t, err)
-		_, err = f.WriteAt(wrong, at+10)
-		must(t, err)
-		must(t, f.Datasync())
-		must(t, f.Close())
-		f, err = m.OpenFile(fmt.Sprintf("base/dledger-n0/index/%020d", 0), os.O_RDWR)
-		must(t, err)
-		must(t, f.Zero(2*entry.IndexSize, 18*entry.IndexSize))
-		must(t, f.Datasync())
-		must(t, f.Close())
-		curedIn(t, roomy, fmt.Sprintf("a copy of entry %d lies in entry 2", from), m, healthy)
+		damage(m)
+		curedIn(t, roomy, what, m, healthy)
+
+		cfg := roomy(healthy.Fork(vfs.KeepAll))
+		cfg.Repairs, cfg.CacheBytes = true, 1
+		running := mustOpen(t, cfg)
+		must(t, running.SetCommit(19))
+		damage(cfg.FS.(*vfs.Mem))
+		for done := false; !done; {
+			var err error
+			_, done, err = running.Scrub(1000)
+			must(t, err)
+		}
+		for running.Hurt() {
+			d := running.Damaged()[0]
+			p, _, err := s.Read(d.First, d.Last+1, 1000)
+			must(t, err)
+			if _, err := running.Repair(p); err != nil {
+				t.Fatalf("%s of a running store: repair of %+v: %v", what, d, err)
+			}
+		}
+		readsRight(t, what, running, s)
+		must(t, running.Close())
 	}
 }

@@ -95,28 +95,25 @@ func (s *Store) beginning() cursor {
 
 // suspect looks closer at entry i, which could not be read. It tells whether reading again may tell something else.
 func (s *Store) suspect(err error) bool {
-	if err == nil {
-		return false
-	}
-	var de *DamageError
-	if !errors.As(err, &de) || de.Index < 0 || errors.Is(err, ErrDamaged) {
+	i := damagedEntry(err)
+	if i < 0 || errors.Is(err, ErrDamaged) {
 		return false
 	}
 	s.careMu.Lock()
 	defer s.careMu.Unlock()
 	s.mu.RLock()
-	to := min(de.Index, max(s.commit, s.durable.index))
-	_, known := s.holeAt(de.Index)
+	to := min(i, max(s.commit, s.durable.index))
+	_, known := s.holeAt(i)
 	s.mu.RUnlock()
 	switch {
 	case known:
 		return true
-	case to < de.Index: // what is not even synced may be replaced at any moment; and nobody could give it
+	case to < i: // what is not even synced may be replaced at any moment; and nobody could give it
 		return false
 	}
 	before := s.Stats()
-	if _, _, err := s.examine(s.soundBefore(de.Index), to, 1<<62); err != nil {
-		s.log.Warn("damage cannot be looked at", "entry", de.Index, "error", err)
+	if _, _, err := s.examine(s.soundBefore(i), to, 1<<62); err != nil {
+		s.log.Warn("damage cannot be looked at", "entry", i, "error", err)
 		return false
 	}
 	after := s.Stats()
@@ -179,7 +176,7 @@ func (s *Store) needsSeal() raft.Index {
 	return anySeal
 }
 
-// examine checks the entries from a place on, up to entry to, which is committed, or as far as about n bytes go; it gives where it stopped, and how
+// examine checks the entries from a place on, up to entry to, which is committed or synced, or as far as about n bytes go; it gives where it stopped, and how
 // many bytes it has looked at. The caller holds careMu.
 func (s *Store) examine(at cursor, to raft.Index, n int64) (cursor, int64, error) {
 	src, done := s.borrow()
@@ -204,14 +201,16 @@ func (s *Store) examine(at cursor, to raft.Index, n int64) (cursor, int64, error
 			return at, read, err
 		}
 		cause := sc.err
-		found, ok, err := d.after(sc.pos, sc.next, sc.term, min(to+1, last.index))
+		found, ok, err := d.afterDamage(&sc, min(to+1, last.index))
 		switch {
 		case err != nil:
 			return at, read, err
 		case s.movedSince(gen):
 			return at, read, nil // it was no damage, and the log is another one now
 		case ok && found.index == sc.next:
+			s.ioMu.Lock()
 			err = s.fillBlank(sc.pos, found.pos, gen, cause)
+			s.ioMu.Unlock()
 		case ok:
 			s.markHole(hole{lo: sc.next, hi: found.index, pos: sc.pos, end: found.pos}, gen, cause)
 		case to == last.index:
@@ -250,32 +249,38 @@ func (s *Store) confirmedEnd(src *source, pos int64, i raft.Index) (int64, bool)
 	return recs[1].Pos, true
 }
 
-// fillBlank writes the blank record that belongs between pos and end, where a file ends, once more. gen is that of the log in which it was missed.
+// fillBlank writes the blank record that belongs between pos and end, where a file ends, once more. gen is that of the log in which it was missed. The caller holds ioMu.
 func (s *Store) fillBlank(pos, end int64, gen uint64, cause error) error {
 	f := s.use(&s.data, pos)
 	if f == nil {
 		return nil
 	}
 	defer s.done(f)
-	if s.movedSince(gen) {
-		return nil // the log may have started anew in the same place; from here on a reset replaces f, and does not write to it
-	}
-	if f.readOnly {
-		return nil // it stays as it is; the entries are whole
+	if f.readOnly || s.movedSince(gen) {
+		return nil // it stays as it is, and the entries are whole; or the log may have started anew in the same place
 	}
 	if end-pos < entry.BlankSize || end != f.off+s.data.size {
 		return fmt.Errorf("%s at byte %d: %w", f.name, pos-f.off, cause)
 	}
-	if err := s.putRight(&s.data, f, blankRecord(end-pos), pos-f.off); err != nil {
-		return s.fail(err)
-	}
-	if err := f.Datasync(); err != nil {
-		return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
+	if err := s.rewrite(&s.data, f, blankRecord(end-pos), pos-f.off); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	s.stats.Mended++
 	s.mu.Unlock()
 	s.log.Warn("damaged blank record is whole again", "file", f.name, "offset", pos-f.off, "reason", cause)
+	return nil
+}
+
+// rewrite puts b right, durably, in file f of list l: a pass that is complete has found nothing, or mended it for good. The caller holds ioMu, and has looked under it whether
+// the log has moved: what is not committed may be cut, and others may be in its place.
+func (s *Store) rewrite(l *files, f *file, b []byte, off int64) error {
+	if err := s.putRight(l, f, b, off); err != nil {
+		return s.fail(err)
+	}
+	if err := f.Datasync(); err != nil {
+		return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
+	}
 	return nil
 }
 
@@ -312,6 +317,8 @@ func (x *recordFixer) flush() error {
 	if err == nil && bytes.Equal(x.have, want) {
 		return nil
 	}
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
 	if x.moved = x.moved || s.movedSince(x.gen); x.moved {
 		return nil
 	}
@@ -321,11 +328,8 @@ func (x *recordFixer) flush() error {
 			wrong++
 		}
 	}
-	if err := s.putRight(&s.index, f, want, at-f.off); err != nil {
-		return s.fail(err)
-	}
-	if err := f.Datasync(); err != nil { // a pass that is complete has found nothing, or mended it for good
-		return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
+	if err := s.rewrite(&s.index, f, want, at-f.off); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	s.stats.Mended += wrong

@@ -62,12 +62,12 @@ func (f *file) makeReadable(at, end, limit int64) error {
 	return nil
 }
 
-// putRight is that of a file of list l, beside an owner that appends, and does not cut meanwhile what is not committed.
+// putRight is that of a file of list l, beside an owner that appends. The caller holds ioMu, so that nothing is cut meanwhile.
 func (s *Store) putRight(l *files, f *file, b []byte, off int64) error {
 	s.mu.RLock()
 	end := s.last.end
 	if l == &s.index {
-		end = int64(s.commit+1) * entry.IndexSize
+		end = int64(s.last.index+1) * entry.IndexSize
 	}
 	s.mu.RUnlock()
 	end = min(max(end-f.off, 0), f.size)

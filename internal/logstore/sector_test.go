@@ -98,6 +98,39 @@ func TestUnreadableSectorIsDamage(t *testing.T) {
 	}
 }
 
+// A sector of the index that the disk does not read costs nobody an entry that is synced and not committed yet: its records are made anew, and the store goes on; or the
+// next start does it, where the log ends in that sector and the owner alone may write the whole of it.
+func TestUnreadableSectorOfTheUncommittedIndexIsMadeAnew(t *testing.T) {
+	one := func(raft.Index) raft.Term { return 1 }
+	for at := int64(0); at < 5*sector; at += sector {
+		m := vfs.NewMem()
+		cfg := sick(m)
+		cfg.IndexFileSize = 2 * pageSize
+		s := mustOpen(t, cfg)
+		fill(t, s, 69, 1)
+		fill(t, s, 70, 1) // it takes the place of the former in memory
+		must(t, s.SetCommit(20))
+		if _, err := s.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		deaden(m, s.index.list[0].name, at, sector, false)
+		if at+sector > 71*entry.IndexSize {
+			if _, _, err := s.Entry(69); damagedEntry(err) != 69 {
+				t.Errorf("the log ends in what is not read: %v", err)
+			}
+			s.Close()
+			s = mustOpen(t, cfg)
+		}
+		check(t, s, 0, 70, one)
+		fill(t, s, 90, 1)
+		if _, err := s.Sync(); err != nil {
+			t.Fatalf("after the sector at %d of the index: %v", at, err)
+		}
+		check(t, s, 0, 90, one)
+		must(t, s.Close())
+	}
+}
+
 // A sector that takes what is written, and does not give it back, stays damage: the rest of the log goes on, and who has damage does not lead where another can.
 func TestSectorThatStaysUnreadableStaysDamage(t *testing.T) {
 	healthy := stopped(t)
