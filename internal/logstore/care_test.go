@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"dledger/internal/raft"
 	"dledger/internal/vfs"
@@ -81,6 +82,60 @@ func TestSearchAndRetentionMeetInOneFile(t *testing.T) {
 	}
 }
 
+// A disk that takes its time over a record that was put right holds up no entry.
+func TestEntriesAreSyncedBesideAMendedRecord(t *testing.T) {
+	for _, what := range []string{"index", "data"} {
+		m := vfs.NewMem()
+		cfg := sick(m)
+		s := mustOpen(t, cfg)
+		fill(t, s, 30, 1)
+		must(t, s.SetCommit(30))
+		must(t, checkpoint(s))
+		off := int64(20) // of the term in an index record
+		if what == "data" {
+			for i := raft.Index(0); ; i++ {
+				pos, size, err := s.Pos(i)
+				must(t, err)
+				if pos >= cfg.DataFileSize {
+					break
+				}
+				off = pos + int64(size) // of the blank record behind it
+			}
+		}
+		name := path.Join(cfg.Dir, what, fileName(0))
+		must(t, m.Flip(name, off, 1))
+		begun, release := make(chan struct{}), make(chan struct{})
+		m.SetHook(func(c vfs.Call) error {
+			if c.Op == "datasync" && c.Name == name {
+				close(begun)
+				<-release
+			}
+			return nil
+		})
+		scrubbed := make(chan error, 1)
+		go func() {
+			_, _, err := s.Scrub(1 << 20)
+			scrubbed <- err
+		}()
+		<-begun
+		fill(t, s, 31, 1)
+		synced := make(chan error, 1)
+		go func() {
+			_, err := s.Sync()
+			synced <- err
+		}()
+		select {
+		case err := <-synced:
+			must(t, err)
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: a sync of entries waits for that of a mended record", what)
+		}
+		close(release)
+		must(t, <-scrubbed)
+		must(t, s.Close())
+	}
+}
+
 // A blank record is written only into the log in which it was missed: not into one that was started anew meanwhile, whose entries may lie there.
 func TestBlankIsNotWrittenIntoAnotherLog(t *testing.T) {
 	s := mustOpen(t, sick(vfs.NewMem()))
@@ -92,7 +147,7 @@ func TestBlankIsNotWrittenIntoAnotherLog(t *testing.T) {
 	fill(t, s, 101, 2) // it takes the place of the former in memory
 	pos, size, err := s.Pos(100)
 	must(t, err)
-	must(t, s.fillBlank(pos, s.data.size, gen, errZeros))
+	must(t, s.fillBlank(pos, s.data.size, errZeros, func(f *file, b []byte, off int64) (bool, error) { return s.rewrite(&s.data, f, b, off, gen) }))
 	if _, _, err := s.Entry(100); err != nil {
 		t.Errorf("entry 100 at %d, %d bytes: %v", pos, size, err)
 	}

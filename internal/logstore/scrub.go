@@ -208,9 +208,7 @@ func (s *Store) examine(at cursor, to raft.Index, n int64) (cursor, int64, error
 		case s.movedSince(gen):
 			return at, read, nil // it was no damage, and the log is another one now
 		case ok && found.index == sc.next:
-			s.ioMu.Lock()
-			err = s.fillBlank(sc.pos, found.pos, gen, cause)
-			s.ioMu.Unlock()
+			err = s.fillBlank(sc.pos, found.pos, cause, func(f *file, b []byte, off int64) (bool, error) { return s.rewrite(&s.data, f, b, off, gen) })
 		case ok:
 			s.markHole(hole{lo: sc.next, hi: found.index, pos: sc.pos, end: found.pos}, gen, cause)
 		case to == last.index:
@@ -249,20 +247,21 @@ func (s *Store) confirmedEnd(src *source, pos int64, i raft.Index) (int64, bool)
 	return recs[1].Pos, true
 }
 
-// fillBlank writes the blank record that belongs between pos and end, where a file ends, once more. gen is that of the log in which it was missed. The caller holds ioMu.
-func (s *Store) fillBlank(pos, end int64, gen uint64, cause error) error {
+// fillBlank has the blank record that belongs between pos and end, where a file ends, written once more. write tells whether the log has moved since the blank was missed, as rewrite does.
+func (s *Store) fillBlank(pos, end int64, cause error, write func(f *file, b []byte, off int64) (moved bool, err error)) error {
 	f := s.use(&s.data, pos)
 	if f == nil {
 		return nil
 	}
 	defer s.done(f)
-	if f.readOnly || s.movedSince(gen) {
-		return nil // it stays as it is, and the entries are whole; or the log may have started anew in the same place
+	if f.readOnly {
+		return nil // it stays as it is; the entries are whole
 	}
+	b := blankRecord(end - pos)
 	if end-pos < entry.BlankSize || end != f.off+s.data.size {
 		return fmt.Errorf("%s at byte %d: %w", f.name, pos-f.off, cause)
 	}
-	if err := s.rewrite(&s.data, f, blankRecord(end-pos), pos-f.off); err != nil {
+	if moved, err := write(f, b, pos-f.off); err != nil || moved {
 		return err
 	}
 	s.mu.Lock()
@@ -272,12 +271,22 @@ func (s *Store) fillBlank(pos, end int64, gen uint64, cause error) error {
 	return nil
 }
 
-// rewrite puts b right, durably, in file f of list l: a pass that is complete has found nothing, or mended it for good. The caller holds ioMu, and has looked under it whether
-// the log has moved: what is not committed may be cut, and others may be in its place.
-func (s *Store) rewrite(l *files, f *file, b []byte, off int64) error {
-	if err := s.putRight(l, f, b, off); err != nil {
-		return s.fail(err)
+// rewrite puts b right in file f of list l, durably: a pass that is complete has found nothing, or mended it for good. It does nothing, and says so, where the log has moved since
+// generation gen: what is not committed may be cut, and others may be in its place.
+func (s *Store) rewrite(l *files, f *file, b []byte, off int64, gen uint64) (moved bool, err error) {
+	s.ioMu.Lock()
+	if moved = s.movedSince(gen); !moved {
+		err = s.putRight(l, f, b, off)
 	}
+	s.ioMu.Unlock()
+	if moved || err != nil {
+		return moved, s.fail(err)
+	}
+	return false, s.settle(f) // for which no other sync has to wait; if f is cut or deleted meanwhile it does no harm
+}
+
+// settle syncs what was put right in f.
+func (s *Store) settle(f *file) error {
 	if err := f.Datasync(); err != nil {
 		return s.fail(fmt.Errorf("sync %s: %w", f.name, err))
 	}
@@ -317,19 +326,15 @@ func (x *recordFixer) flush() error {
 	if err == nil && bytes.Equal(x.have, want) {
 		return nil
 	}
-	s.ioMu.Lock()
-	defer s.ioMu.Unlock()
-	if x.moved = x.moved || s.movedSince(x.gen); x.moved {
-		return nil
-	}
 	wrong := int64(0)
 	for i := 0; i < len(want); i += entry.IndexSize {
 		if err != nil || !bytes.Equal(x.have[i:i+entry.IndexSize], want[i:i+entry.IndexSize]) {
 			wrong++
 		}
 	}
-	if err := s.rewrite(&s.index, f, want, at-f.off); err != nil {
-		return err
+	moved, failed := s.rewrite(&s.index, f, want, at-f.off, x.gen)
+	if x.moved = x.moved || moved; x.moved || failed != nil {
+		return failed
 	}
 	s.mu.Lock()
 	s.stats.Mended += wrong

@@ -208,7 +208,7 @@ type Store struct {
 	space   spaceCheck
 
 	// ioMu is held, over I/O, by what makes entries durable or moves the log's bounds other than forwards: Sync, Truncate, Reset, Repair, and, not
-	// over a sync, by Checkpoint and Expire for their bookkeeping. It is taken before createMu and mu.
+	// over a sync, by Checkpoint and Expire for their bookkeeping, and by whoever finds a record to put right. It is taken before createMu and mu.
 	ioMu ioLock
 	// checkMu is held over a checkpoint. It is taken before ioMu.
 	checkMu ioLock
