@@ -700,7 +700,7 @@ func (r *Replica) diskFailed(now raft.Instant, err error) {
 				r.cfg.Net.Send(m)
 			}
 		case r.refs[m.Ref] != nil:
-			if m.Type != raft.MsgHeartbeatAnswer && m.Status == raft.StatusOK {
+			if m.Type != raft.MsgHeartbeatAnswer && (m.Status == raft.StatusOK || m.Vote == raft.VoteAccept) {
 				m.Status, m.Vote = raft.StatusDiskError, raft.VoteUnknown // it may speak of what was not written
 			}
 			r.refs[m.Ref](m)

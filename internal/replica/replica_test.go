@@ -433,6 +433,37 @@ func TestWithoutATermNothingIsSaid(t *testing.T) {
 	}
 }
 
+// A member that has given up waiting for what it lost says so where it accepts a candidate. If its disk fails in the same turn it does not vote at all, as others do not.
+func TestFailedDiskVotesForNobody(t *testing.T) {
+	for _, lapsed := range []bool{false, true} {
+		w := start(t, 3, func(c *Config) { c.Initial.Behind = lapsed })
+		w.turnAt(w.turn())
+		if lapsed {
+			for _, id := range []raft.ID{"n1", "n2"} {
+				w.answer(id, raft.MsgPreVote, func(a *raft.Message) { a.Vote, a.Status, a.Term = raft.VoteTermNotReady, raft.StatusNotReady, 0 })
+			}
+			w.turn()
+		}
+		vote := raft.Message{Type: raft.MsgVote, From: "n1", To: "n0", Leader: "n1", Term: 8, Index: 100, LogTerm: 7}
+		r := w.replies()
+		sound := r.deliver(vote)
+		w.turn()
+		if a := r.got[sound][0]; a.Vote != raft.VoteAccept || (a.Status == raft.StatusNotReady) != lapsed {
+			t.Fatalf("lapsed %v: on a sound disk the vote is %v, %v", lapsed, a.Vote, a.Status)
+		}
+		vote.Term = 9
+		w.log.flushErr = errors.New("broken")
+		k := r.deliver(vote)
+		r.deliver(compare("n1", 9, -1, -1))
+		r.deliver(push("n1", 9, 0, 0, 9, -1))
+		w.turn()
+		r.check()
+		if a := r.got[k][0]; a.Vote == raft.VoteAccept || a.Status == raft.StatusOK {
+			t.Errorf("lapsed %v: the vote is %v, %v", lapsed, a.Vote, a.Status)
+		}
+	}
+}
+
 // TestFailedSyncAcknowledgesNothing: the leader gives its leadership away, and no answer of the turn speaks of what is not on disk.
 func TestFailedSyncAcknowledgesNothing(t *testing.T) {
 	w := start(t, 3)
