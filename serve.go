@@ -54,7 +54,16 @@ func (h handler) sent(err error) {
 	}
 }
 
+// vain tells remoting of a request that nobody who belongs here sends: not of one that another member, or this one at another moment, would have taken.
+func vain(c *remoting.Conn, r wire.Result) {
+	switch r {
+	case wire.ResultUnsupported, wire.ResultUnknownGroup, wire.ResultUnknownMember, wire.ResultUnexpectedMember, wire.ResultUnexpectedArgument, wire.ResultEmptyBodies:
+		c.Vain()
+	}
+}
+
 func (h handler) refuse(c *remoting.Conn, ref remoting.Ref, code int32, base *wire.Base, r wire.Result, leader raft.ID) {
+	vain(c, r)
 	h.sent(c.Reply(ref, headerOK, wire.AppendError(nil, code, base, r, leader)))
 }
 
@@ -92,6 +101,9 @@ func (h handler) member(c *remoting.Conn, f *remoting.Frame) {
 		l.cfg.Logger.Warn("push of another dialect refused", "from", base.LocalID, "dialect", base.Dialect.String(), "compat", l.cfg.Compat.String())
 		h.refuse(c, ref, code, &base, wire.ResultUnexpectedArgument, raft.ID(l.Leader()))
 		return
+	}
+	if m.Type != raft.MsgTransfer && !l.isMember(m.Leader) {
+		c.Vain()
 	}
 	m.From = base.LocalID
 	m.To = raft.ID(l.cfg.ID)
@@ -184,6 +196,7 @@ func (h handler) appendBatch(c *remoting.Conn, f *remoting.Frame) {
 		}))
 		return
 	}
+	vain(c, refused.Code)
 	answer(refused)
 }
 
@@ -326,6 +339,7 @@ func (h handler) read(c *remoting.Conn, ref remoting.Ref, l *Ledger, req *wire.G
 
 // batch answers a batch read without entries.
 func (h handler) batch(c *remoting.Conn, ref remoting.Ref, l *Ledger, a wire.GetBatchResponse) {
+	vain(c, a.Code)
 	a.First, a.Last, a.Term, a.Commit = -1, -1, -1, -1
 	if l != nil {
 		v := l.loop.View()
@@ -354,6 +368,7 @@ func (h handler) hello(c *remoting.Conn, f *remoting.Frame) {
 		l.net.met(req.LocalID)
 		a = wire.HelloResponse{Code: wire.ResultOK, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Past: l.past(), Node: l.cfg.node()}
 	}
+	vain(c, a.Code)
 	h.sent(c.Reply(f.Ref(), headerOK, wire.EncodeJSON(&a)))
 }
 
@@ -362,11 +377,13 @@ func (h handler) status(c *remoting.Conn, f *remoting.Frame) {
 	ref := f.Ref()
 	var req wire.StatusRequest
 	if err := wire.DecodeJSON(f.Body, &req); err != nil {
+		vain(c, wire.ResultUnexpectedArgument)
 		h.sent(c.Reply(ref, headerOK, wire.EncodeJSON(&wire.StatusResponse{Code: wire.ResultUnexpectedArgument})))
 		return
 	}
 	l, r := h.s.anyOf(req.Group, req.RemoteID)
 	if l == nil {
+		vain(c, r)
 		h.sent(c.Reply(ref, headerOK, wire.EncodeJSON(&wire.StatusResponse{Code: r, Group: req.Group})))
 		return
 	}

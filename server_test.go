@@ -436,3 +436,55 @@ func TestSnapshotIsAnsweredInEveryGroupOfAPort(t *testing.T) {
 		}
 	}
 }
+
+// Requests that nobody who belongs to a group sends are counted as such, and only they: their connections are read from slowly when there are many.
+func TestStrangersAskInVain(t *testing.T) {
+	address, listen := port(t, "127.0.0.1")
+	s, err := Listen(ServerConfig{Address: address, Listen: listen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := Open(Config{Group: "g", ID: "n0", Peers: "n0-" + address + ";n1-127.0.0.1:1;n2-127.0.0.1:2", Dir: t.TempDir(), DataFileSize: 64 << 10, IndexFileSize: 32 * 1024, Server: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client := remoting.NewClient(remoting.ClientConfig{})
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	const me = `"group":"g","remoteId":"n0",`
+	const end = `"ledgerEndIndex":-1,"ledgerEndTerm":-1`
+	for _, c := range []struct {
+		what string
+		code int32
+		body string
+		vain bool
+	}{
+		{"a vote for a stranger", wire.CodeVote, `{` + me + `"localId":"n9","leaderId":"n9","term":0,` + end + `}`, true},
+		{"a member's vote", wire.CodeVote, `{` + me + `"localId":"n1","leaderId":"n1","term":0,` + end + `}`, false},
+		{"a stranger's heartbeat", wire.CodeHeartbeat, `{` + me + `"localId":"n9","leaderId":"n9","term":0}`, true},
+		{"a stranger's push", wire.CodePush, `{` + me + `"localId":"n9","leaderId":"n9","term":0,"type":"COMMIT","commitIndex":0}`, true},
+		{"a vote in another group", wire.CodeVote, `{"group":"h","remoteId":"n0","localId":"n1","leaderId":"n1","term":0,` + end + `}`, true},
+		{"an append here", wire.CodeAppend, `{` + me + `"body":"aGVsbG8="}`, false}, // n0 does not lead: clients ask around
+		{"an append in another group", wire.CodeAppend, `{"group":"h","remoteId":"n0","body":"aGVsbG8="}`, true},
+		{"nonsense", wire.CodeAppend, `[`, true},
+		{"metadata", wire.CodeMetadata, `{` + me + `"x":0}`, false},
+		{"status", wire.CodeStatus, `{"group":"g"}`, false},
+		{"status of another group", wire.CodeStatus, `{"group":"h"}`, true},
+		{"a handshake", wire.CodeHello, `{"group":"g"}`, false},
+		{"a handshake with another group", wire.CodeHello, `{"group":"h"}`, true},
+		{"a batch read of nonsense", wire.CodeGetBatch, `x`, true},
+		{"a batch of nonsense", wire.CodeAppendBatch, `x`, true},
+		{"a code of nobody's", 12345, ``, true},
+	} {
+		before := s.remote.Stats().Vain
+		if _, err := client.Call(ctx, address, remoting.Request{Code: c.code}, 10*time.Second, []byte(c.body)); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		if n := s.remote.Stats().Vain - before; (n == 1) != c.vain || n > 1 {
+			t.Errorf("%s: counts %d times", c.what, n)
+		}
+	}
+}

@@ -129,6 +129,12 @@ func (r *request) answer(code int32, remark string, ext map[string]string, body 
 }
 
 func (r *request) reply(code int32, remark string, ext map[string]string, body ...[]byte) {
+	if !r.passed {
+		switch code {
+		case mq.SystemError, mq.MessageIllegal, mq.NoPermission, mq.TopicNotExist, mq.PullOffsetMoved, mq.SubscriptionParseFailed, mq.SubscriptionNotExist, mq.GroupNotExist, mq.InvalidParameter:
+			r.session.conn.Vain()
+		}
+	}
 	err := r.session.conn.Reply(r.ref, remoting.Answer{Code: code, Remark: remark, Ext: ext}, body...)
 	if err == remoting.ErrTooLarge {
 		_ = r.session.conn.Reply(r.ref, remoting.Answer{Code: mq.SystemError, Remark: "the answer is too large"}) // as above
@@ -181,6 +187,10 @@ func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
 	if !ok {
 		_ = c.ReplyUnsupported(f) // the connection has gone
 		return
+	}
+	switch f.Code {
+	case mq.CodeHeartbeat, mq.CodeUnregisterClient, mq.CodeCheckClientConfig:
+		c.Vain() // a client sends one now and then
 	}
 	s := c.Value.(*session)
 	r := &request{b: b, session: s, ref: f.Ref(), frame: *f, route: rt, from: s.addr}

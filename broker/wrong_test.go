@@ -51,6 +51,43 @@ func TestEveryRequestIsAnsweredWithoutItsFields(t *testing.T) {
 	})
 }
 
+// Requests that no client should send, or one now and then, are counted as such, and only they: their connections are read from slowly when there are many.
+func TestWrongInputIsInVain(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		t := c.T
+		n := c.leader()
+		p := c.client("10.1.0.1")
+		for _, q := range []struct {
+			what string
+			code int32
+			ext  map[string]string
+			body []byte
+			want int32
+			vain bool
+		}{
+			{"a send", mq.CodeSend, sendExt("t", 0), []byte("x"), mq.Success, false},
+			{"a send to an impossible topic", mq.CodeSend, sendExt("no such topic!", 0), []byte("x"), mq.InvalidParameter, true},
+			{"a send without fields", mq.CodeSend, nil, []byte("x"), mq.SystemError, true},
+			{"a heartbeat", mq.CodeHeartbeat, nil, heart("a", "g", "t"), mq.Success, true},
+			{"a pull", mq.CodePull, pullExt("g", "t", 0, 0, 0), nil, mq.Success, false},
+			{"a pull at the end", mq.CodePull, pullExt("g", "t", 0, 1, 0), nil, mq.PullNotFound, false},
+			{"a pull far beyond it", mq.CodePull, pullExt("g", "t", 0, 999_999, 0), nil, mq.PullOffsetMoved, true},
+			{"a pull from a topic that is not", mq.CodePull, pullExt("g", "nowhere", 0, 0, 0), nil, mq.TopicNotExist, true},
+			{"an offset", mq.CodeMaxOffset, ext("topic", "t", "queueId", 0), nil, mq.Success, false},
+			{"a code of nobody's", 12345, nil, nil, mq.NotSupported, true},
+		} {
+			stats := func() uint64 { return c.brokers[n].server.Stats().Vain }
+			before := stats()
+			if f := p.call(n, q.code, q.ext, q.body); f.Code != q.want {
+				t.Errorf("%s: code %d, %q, want %d", q.what, f.Code, f.Remark, q.want)
+			}
+			if got := stats() - before; (got == 1) != q.vain || got > 1 {
+				t.Errorf("%s: counts %d times", q.what, got)
+			}
+		}
+	})
+}
+
 // Codes are those of the original in the same situation, but where docs/compat.md says otherwise.
 func TestWrongInputsGetTheCodesOfTheOriginal(t *testing.T) {
 	inCluster(t, 1, nil, func(c *cluster) {

@@ -168,6 +168,9 @@ func (s *Server) handle(c *remoting.Conn, req *remoting.Frame) {
 		}
 		return
 	}
+	if req.Code != mq.CodeRoute {
+		c.Vain() // brokers and tools send one now and then
+	}
 	r, err := h(s, &request{Fields: mq.FieldsOf(req.Ext), conn: c, version: req.Version, body: req.Body})
 	answer := remoting.Answer{Code: mq.Success, Ext: r.ext}
 	if err != nil {

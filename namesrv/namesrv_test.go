@@ -811,3 +811,16 @@ func TestListenOnARealPort(t *testing.T) {
 		t.Errorf("a second Close: %v", err)
 	}
 }
+
+// Clients ask for routes as often as they like. What brokers and tools ask now and then, and what nobody should ask, is counted: connections on which there is much of it are read from slowly.
+func TestOnlyRoutesAreAskedForWithoutEnd(t *testing.T) {
+	run(t, Config{}, func(w *world) {
+		for code, vain := range map[int32]uint64{mq.CodeRoute: 0, mq.CodeQueryDataVersion: 1, mq.CodeBrokerHeartbeat: 1, mq.CodeClusterInfo: 1, 12345: 1} {
+			before := w.s.net.Stats().Vain
+			w.me.try(code, map[string]string{"topic": "t"}, nil)
+			if got := w.s.net.Stats().Vain - before; got != vain {
+				t.Errorf("request %d counts %d times, want %d", code, got, vain)
+			}
+		}
+	})
+}

@@ -33,7 +33,7 @@ var (
 type Handler interface {
 	// Handle takes one request. req is valid until Handle returns, see Frame.
 	Handle(c *Conn, req *Frame)
-	// Idle follows once all frames that were already received have been handled: the moment to hand on what was gathered.
+	// Idle follows once all frames that were already received have been handled, and before the connection waits: the moment to hand on what was gathered.
 	Idle(c *Conn)
 }
 
@@ -68,9 +68,11 @@ type Conn struct {
 	stream  net.Conn // what frames travel on: nc, or TLS over it; guarded by mu, but for the read goroutine, which alone sets it
 	opt     *options
 	keeper  *keeper
-	handler Handler // nil: requests are answered with CodeUnsupported
-	in      reader  // read goroutine only
-	barren  int64   // bytes received while there has been no whole frame; -1 once there was one. Read goroutine, and whoever it tells that it has ended
+	handler Handler      // nil: requests are answered with CodeUnsupported
+	in      reader       // read goroutine only
+	barren  int64        // bytes received while there has been no whole frame; -1 once there was one. Read goroutine, and whoever it tells that it has ended
+	credit  int64        // requests in vain that are free; read goroutine
+	vain    atomic.Int64 // requests in vain since the last turn
 	active  atomic.Int64
 	queued  atomic.Int64 // bytes waiting or being written; changed under mu
 
@@ -104,6 +106,9 @@ type options struct {
 	bytesIn    atomic.Uint64
 	bytesOut   atomic.Uint64
 	systemCall atomic.Uint64 // reads and writes
+	inVain     atomic.Uint64
+
+	vain toll // of a server
 }
 
 func newConn(nc net.Conn, opt *options, k *keeper, h Handler) *Conn {
@@ -173,7 +178,35 @@ func (c *Conn) Reply(ref Ref, a Answer, body ...[]byte) error {
 
 // ReplyUnsupported answers a request whose code nobody handles, in the original's words.
 func (c *Conn) ReplyUnsupported(req *Frame) error {
+	c.Vain()
 	return c.Reply(req.Ref(), Answer{Code: CodeUnsupported, Remark: fmt.Sprintf(" request type %d not supported", req.Code)})
+}
+
+// Vain tells the server that a request on c was refused as one that nobody should send, or was one that a good client sends now and then. Each other one makes up for vainFree of them; beyond
+// that the connection is read from more slowly while the server gets more of them, on all connections, than it should. Any goroutine may call it.
+func (c *Conn) Vain() {
+	c.vain.Add(1)
+	c.opt.inVain.Add(1)
+}
+
+// Each request that is not in vain makes up for so many that are, gathered to at most vainMost of them.
+const (
+	vainFree = 16
+	vainMost = 4096
+)
+
+// owes settles what was in vain of n frames, or before, and tells how long a server should not read from the connection.
+func (c *Conn) owes(n int64) time.Duration {
+	if !c.opt.server || n == 0 {
+		return 0
+	}
+	vain := c.vain.Swap(0)
+	c.credit = min(c.credit+vainFree*max(n-vain, 0), vainMost)
+	free := min(vain, c.credit)
+	if c.credit -= free; vain == free {
+		return 0
+	}
+	return max(0, c.opt.vain.take(c.keeper.now(), vain-free))
 }
 
 // Go sends a request. done is called once, on another goroutine, with the answer, or with an error that wraps ErrTimeout or ErrClosed;
@@ -333,8 +366,9 @@ func (c *Conn) read() {
 				return
 			}
 		}
-		handled := false
-		for n := 1; ; n++ {
+		handled := 0 // in this turn
+		gathered := false
+		for {
 			whole, bad := c.in.next()
 			if bad == nil && whole == nil {
 				break
@@ -346,18 +380,24 @@ func (c *Conn) read() {
 				c.fail(bad)
 				return
 			}
-			handled, c.barren = true, -1
+			handled, gathered, c.barren = handled+1, true, -1
 			c.dispatch(&f)
 			if c.opt.server && c.queued.Load() > int64(c.opt.queueMax) && !c.waitDrained() {
 				return
 			}
-			if n%turnFrames == 0 {
-				runtime.Gosched()
+			if handled == turnFrames {
+				handled = 0
+				if wait := c.owes(turnFrames); wait > 0 {
+					c.idle(&gathered)
+					c.keeper.sleep(wait)
+				} else {
+					runtime.Gosched()
+				}
 			}
 		}
-		if handled && c.handler != nil {
-			c.handler.Idle(c)
-		}
+		wait := c.owes(int64(handled))
+		c.idle(&gathered)
+		c.keeper.sleep(wait)
 		if err != nil {
 			if err != io.EOF {
 				err = fmt.Errorf("read: %w", err)
@@ -366,6 +406,14 @@ func (c *Conn) read() {
 			return
 		}
 	}
+}
+
+// idle calls the handler's Idle if there were requests since it was last called.
+func (c *Conn) idle(gathered *bool) {
+	if *gathered && c.handler != nil {
+		c.handler.Idle(c)
+	}
+	*gathered = false
 }
 
 func (c *Conn) dispatch(f *Frame) {

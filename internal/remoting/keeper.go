@@ -76,6 +76,21 @@ func (k *keeper) lower(due int64) bool {
 	}
 }
 
+// sleep waits; false means that the keeper was closed meanwhile.
+func (k *keeper) sleep(d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	late := time.NewTimer(d)
+	defer late.Stop()
+	select {
+	case <-late.C:
+		return true
+	case <-k.stop:
+		return false
+	}
+}
+
 // close stops the goroutine and waits for it.
 func (k *keeper) close() {
 	close(k.stop)

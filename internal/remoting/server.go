@@ -31,7 +31,7 @@ type Server struct {
 	opt      options
 	keeper   *keeper
 	rejected atomic.Uint64
-	toll     toll
+	entry    toll // for barren connections
 
 	mu        sync.Mutex
 	closed    bool
@@ -45,8 +45,9 @@ func NewServer(cfg ServerConfig) *Server {
 	if cfg.ConnsMax == 0 {
 		cfg.ConnsMax = 10000
 	}
-	s := &Server{cfg: cfg, keeper: newKeeper(), listeners: make(map[net.Listener]struct{}), conns: make(map[*Conn]struct{})}
+	s := &Server{cfg: cfg, keeper: newKeeper(), entry: toll{each: 250 * time.Microsecond, burst: 500, longest: 100 * time.Millisecond}, listeners: make(map[net.Listener]struct{}), conns: make(map[*Conn]struct{})}
 	s.opt.server = true
+	s.opt.vain = toll{each: 250 * time.Microsecond, burst: 128, longest: 250 * time.Millisecond}
 	s.opt.tls = cfg.TLS
 	s.opt.version = cfg.Version
 	s.opt.bounds(cfg.QueueMax, cfg.StallMax, cfg.IdleMax)
@@ -91,7 +92,7 @@ func (s *Server) Serve(l net.Listener) error {
 		if err == nil {
 			pause = 5 * time.Millisecond
 			s.open(nc)
-			if wait := s.toll.wait(s.keeper.now()); wait > 0 && !s.sleep(wait) {
+			if wait := s.entry.wait(s.keeper.now()); wait > 0 && !s.keeper.sleep(wait) {
 				return net.ErrClosed
 			}
 			continue
@@ -102,49 +103,46 @@ func (s *Server) Serve(l net.Listener) error {
 		if s.cfg.AcceptError != nil {
 			s.cfg.AcceptError(err)
 		}
-		if !s.sleep(pause) {
+		if !s.keeper.sleep(pause) {
 			return net.ErrClosed
 		}
 		pause = min(2*pause, time.Second)
 	}
 }
 
-// sleep waits; false means that the server was closed meanwhile.
-func (s *Server) sleep(d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-s.keeper.stop:
-		return false
-	}
+// toll slows down what is of no use to anybody, so that those who use the port do not feel it.
+//
+// One is for connections that are barren: closed before they have sent one whole frame, as those of port scanners and storms of connections are. Each costs a fifteenth of a
+// millisecond of processor time, most of it the kernel's. While most are such, connections are accepted more slowly. Clients that come back all at once send something, and are never slowed
+// down by each other; but while a storm lasts, who comes new waits in the listener's backlog, with it.
+//
+// The other is for requests in vain, see Conn.Vain. While there are more of them than good clients send, the connections that they come on are read from more slowly.
+type toll struct {
+	each    time.Duration // for one
+	burst   time.Duration // so many of them in no time wait for nothing
+	longest time.Duration // no wait is longer, however many come at once
+	paid    atomic.Int64  // up to when, in keeper time, what came has been paid for
 }
 
-// toll slows the accepting of connections down while most of them are barren: closed before they have sent one whole frame, as port scanners and storms of connections do.
-// Each such connection costs a fifteenth of a millisecond of processor time, most of it the kernel's, which those would lack who are connected. Clients that come back all at once send
-// something, and are never slowed down by each other; but while a storm lasts, who comes new waits in the listener's backlog, with it.
-type toll struct{ paid atomic.Int64 } // up to when, in keeper time, what came has been paid for
+// tollBytes is for how many bytes a barren connection pays once more.
+const tollBytes = 16 << 10
 
-// Each barren connection takes tollEach, and for what it has sent another one for each tollBytes. tollMax is how far in advance that may be: a burst of 500 waits for nothing. However
-// many end at once, no wait is longer than tollWait.
-const (
-	tollEach  = int64(2 * time.Millisecond)
-	tollBytes = 16 << 10
-	tollMax   = 500 * tollEach
-	tollWait  = int64(100 * time.Millisecond)
-)
-
-// take charges for a connection that has received so many bytes in vain.
-func (t *toll) take(now, bytes int64) {
-	for cost := tollEach * (1 + bytes/tollBytes); ; {
+// take charges for n at once, and tells how long those who sent them should wait, if nobody else is to.
+func (t *toll) take(now, n int64) time.Duration {
+	free := now + int64(t.burst*t.each)
+	for {
 		paid := t.paid.Load()
-		if t.paid.CompareAndSwap(paid, min(max(paid, now)+cost, now+tollMax+tollWait)) {
-			return
+		next := min(max(paid, now)+n*int64(t.each), free+int64(t.longest))
+		if t.paid.CompareAndSwap(paid, next) {
+			return time.Duration(next - free)
 		}
 	}
 }
 
-// wait is how long no connection should be accepted.
-func (t *toll) wait(now int64) time.Duration { return time.Duration(t.paid.Load() - now - tollMax) }
+// wait is how long none should be taken in.
+func (t *toll) wait(now int64) time.Duration {
+	return time.Duration(t.paid.Load()-now) - t.burst*t.each
+}
 
 // accepted counts the connections of all servers in this process.
 var accepted atomic.Int64
@@ -166,7 +164,7 @@ func (s *Server) open(nc net.Conn) {
 		accepted.Add(-1)
 		s.mu.Unlock()
 		s.rejected.Add(1)
-		s.toll.take(s.keeper.now(), 0)
+		s.entry.take(s.keeper.now(), 1)
 		nc.Close()
 		return
 	}
@@ -181,7 +179,7 @@ func (s *Server) open(nc net.Conn) {
 			s.cfg.Closed(c, cause)
 		}
 		if c.barren >= 0 {
-			s.toll.take(s.keeper.now(), c.barren)
+			s.entry.take(s.keeper.now(), 1+c.barren/tollBytes)
 		}
 		accepted.Add(-1)
 		s.mu.Lock()
@@ -220,6 +218,7 @@ func (s *Server) Close() error {
 type Stats struct {
 	Conns               int
 	Rejected            uint64 // connections refused for ConnsMax
+	Vain                uint64 // requests, see Conn.Vain
 	FramesIn, FramesOut uint64
 	BytesIn, BytesOut   uint64
 	SystemCalls         uint64 // reads and writes of sockets
@@ -227,7 +226,7 @@ type Stats struct {
 
 func (o *options) stats() Stats {
 	return Stats{FramesIn: o.framesIn.Load(), FramesOut: o.framesOut.Load(), BytesIn: o.bytesIn.Load(), BytesOut: o.bytesOut.Load(),
-		SystemCalls: o.systemCall.Load()}
+		SystemCalls: o.systemCall.Load(), Vain: o.inVain.Load()}
 }
 
 // Stats gives the server's counts.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -376,9 +377,9 @@ func TestStormOfConnectionsIsSlowedDown(t *testing.T) {
 		talk        func(net.Conn)
 		least, most time.Duration // for 2,000 of them
 	}{
-		{"closed at once", func(net.Conn) {}, 2900 * time.Millisecond, 3300 * time.Millisecond},
-		{"nonsense", func(c net.Conn) { c.Write(binary.BigEndian.AppendUint32(nil, 0x7fffffff)) }, 2900 * time.Millisecond, 3300 * time.Millisecond},
-		{"long nonsense", func(c net.Conn) { c.Write(append(binary.BigEndian.AppendUint32(nil, 64<<10), make([]byte, 63<<10)...)) }, 13 * time.Second, 17 * time.Second},
+		{"closed at once", func(net.Conn) {}, 370 * time.Millisecond, 480 * time.Millisecond},
+		{"nonsense", func(c net.Conn) { c.Write(binary.BigEndian.AppendUint32(nil, 0x7fffffff)) }, 370 * time.Millisecond, 480 * time.Millisecond},
+		{"long nonsense", func(c net.Conn) { c.Write(append(binary.BigEndian.AppendUint32(nil, 64<<10), make([]byte, 63<<10)...)) }, 1600 * time.Millisecond, 2100 * time.Millisecond},
 		{"a request", func(c net.Conn) { c.Write(request(1, 1, "")); readFrame(t, c) }, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -413,6 +414,154 @@ func TestStormOfConnectionsIsSlowedDown(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Requests in vain are taken more slowly than they come, on however many connections, and nobody else waits: not who sends others, nor who sends one in vain at times.
+func TestFloodOfRequestsInVainIsSlowedDown(t *testing.T) {
+	const each, conns = 200, 40
+	for _, c := range []struct {
+		name        string
+		good        int           // of so many requests one is not in vain
+		least, most time.Duration // for 8,000 of them
+	}{
+		{"all in vain", each + 1, 1700 * time.Millisecond, 2000 * time.Millisecond}, // four a millisecond
+		{"nearly all in vain", 40, 800 * time.Millisecond, 1300 * time.Millisecond},
+		{"many in vain", 10, 0, 0},
+		{"none in vain", 1, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network := new(memNet)
+				s := NewServer(ServerConfig{Handler: HandlerFunc(func(c *Conn, req *Frame) {
+					if req.Code == 1 {
+						c.ReplyUnsupported(req)
+						return
+					}
+					c.Reply(req.Ref(), Answer{Code: 200})
+				})})
+				defer s.Close()
+				go s.Serve(network.listen())
+				good, err := network.dial(t.Context(), "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				var strangers sync.WaitGroup
+				for range conns {
+					nc, err := network.dial(t.Context(), "")
+					if err != nil {
+						t.Fatal(err)
+					}
+					var flood []byte
+					for i := range int32(each) {
+						code := int32(1)
+						if int(i)%c.good == c.good-1 {
+							code = 2
+						}
+						flood = append(flood, request(code, i, "")...)
+					}
+					go nc.Write(flood)
+					strangers.Go(func() {
+						defer nc.Close()
+						var in reader
+						for n := 0; n < each; {
+							if _, err := in.fill(nc); err != nil {
+								t.Error(err)
+								return
+							}
+							for whole, _ := in.next(); whole != nil; whole, _ = in.next() {
+								n++
+							}
+						}
+					})
+				}
+				done := make(chan struct{})
+				go func() { strangers.Wait(); close(done) }()
+				for i, over := int32(0), false; !over; i++ {
+					asked := time.Now()
+					good.Write(request(2, i, ""))
+					if readFrame(t, good); time.Since(asked) > 0 {
+						t.Fatalf("a good request took %v", time.Since(asked))
+					}
+					select {
+					case <-done:
+						over = true
+					case <-time.After(time.Millisecond):
+					}
+				}
+				if took := time.Since(start); took < c.least || took > c.most+time.Millisecond {
+					t.Errorf("%d requests took %v", conns*each, took)
+				}
+			})
+		})
+	}
+}
+
+// What was gathered is handed on before its connection has to wait, and no wait outlasts its server.
+func TestRequestsBeforeAFloodAreHandedOnAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := new(memNet)
+		h := &gatherer{}
+		s := NewServer(ServerConfig{Handler: h})
+		go s.Serve(network.listen())
+		var conns []net.Conn
+		for range 100 {
+			nc, err := network.dial(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			conns = append(conns, nc)
+			go nc.Write(bytes.Repeat(request(1, 1, ""), 100))
+			go io.Copy(io.Discard, nc)
+		}
+		synctest.Wait()
+		if h.gathered.Load() != 0 || h.handled.Load() < 128 || h.handled.Load() > 100*turnFrames+128 {
+			t.Errorf("of %d requests %d are still gathered", h.handled.Load(), h.gathered.Load())
+		}
+		start := time.Now()
+		if s.Close(); time.Since(start) > 0 {
+			t.Errorf("the server closed after %v", time.Since(start))
+		}
+		for _, nc := range conns {
+			nc.Close()
+		}
+	})
+}
+
+// gatherer refuses everything, once it is idle.
+type gatherer struct{ gathered, handled atomic.Int32 }
+
+func (g *gatherer) Handle(c *Conn, req *Frame) {
+	g.gathered.Add(1)
+	g.handled.Add(1)
+	c.ReplyUnsupported(req)
+}
+
+func (g *gatherer) Idle(*Conn) { g.gathered.Store(0) }
+
+// A prober that comes a thousand times a second, for as long as it likes, does not keep others from coming.
+func TestNewcomersAreTakenAmidAStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := new(memNet)
+		s := NewServer(ServerConfig{Handler: echo{}})
+		defer s.Close()
+		go s.Serve(network.listen())
+		for i := range 10_000 {
+			nc, err := network.dial(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i%1000 == 0 {
+				came := time.Now()
+				nc.Write(request(1, 1, ""))
+				if readFrame(t, nc); time.Since(came) > 0 {
+					t.Fatalf("after %d, one that came was served %v later", i, time.Since(came))
+				}
+			}
+			nc.Close()
+			time.Sleep(time.Millisecond)
+		}
+	})
 }
 
 // However much ended badly at once, nobody who comes then waits for long.
