@@ -63,12 +63,12 @@ type Config struct {
 	StoreReplies       bool          // storeReplyMessageEnable; default true
 	ServerReset        bool          // useServerSideResetOffset; default true
 	AcceptSendsFrom    time.Time     // startAcceptSendRequestTimeStamp: sends before it are refused; default none
-	RegisterEvery      time.Duration // registerNameServerPeriod; at least 1 s; default 30 s
-	HeartbeatEvery     time.Duration // brokerHeartbeatInterval, to name servers; at least 100 ms; default 1 s
-	NotActive          time.Duration // brokerNotActiveTimeoutMillis: a name server that understands it forgets us after it; default 10 s
+	RegisterEvery      time.Duration // registerNameServerPeriod; 1 s to 60 s; default 30 s
+	HeartbeatEvery     time.Duration // brokerHeartbeatInterval, to name servers; at least 100 ms, at most half of NotActive; default 1 s
+	NotActive          time.Duration // brokerNotActiveTimeoutMillis: a name server that understands it forgets us after it; at least 2 s; default 10 s
 	ForwardWait        time.Duration // forwardWaitMs, ours: how long a request is held while no leader is there; default 2 s
-	OffsetEvery        time.Duration // consumerOffsetPeriodMs, ours: consumer offsets go into the log this often; default 200 ms
-	SnapshotEvery      time.Duration // no key: the files under config/ are written this often, if anything changed; default 5 s
+	OffsetEvery        time.Duration // consumerOffsetPeriodMs, ours: consumer offsets go into the log this often; at least 1 ms; default 200 ms
+	SnapshotEvery      time.Duration // no key: the files under config/ are written this often, if anything changed; at least 100 ms; default 5 s
 	DrainMax           time.Duration // drainMaxMs, ours: a replica that is stopped while others live goes on forwarding at most this long; default 60 s
 	PullHeldMax        int           // heldPullsMax, ours: long polls held at once; default 100,000
 	ConnsMax           int           // connectionsMax, ours; default 50,000
@@ -76,7 +76,7 @@ type Config struct {
 	QueueFileUnits     int           // mappedFileSizeConsumeQueue, in units of 20 bytes: a Java broker that takes over the directory does not start on files of another size; default 300,000
 	TransactionTimeout time.Duration // transactionTimeOut; default 6 s
 	TransactionChecks  int           // transactionCheckMax; default 15
-	TransactionEvery   time.Duration // transactionCheckInterval; default 30 s
+	TransactionEvery   time.Duration // transactionCheckInterval; at least 100 ms; default 30 s
 	TimerEnabled       bool          // timerWheelEnable; default true
 	TimerMax           time.Duration // timerMaxDelaySec; default 3 days
 	Recall             bool          // recallMessageEnable: timer messages may be taken back
@@ -95,12 +95,12 @@ type Config struct {
 	given  map[string]string // every key that was set, as it was written
 	idle   []string          // those of them without effect
 	mode   bool              // enableDLegerCommitLog
-	bent   []bent            // values of the file that are not used as they stand
+	bent   []bent            // values that are not used as they stand
 	loaded bool              // from a file, where the mode has to be said
 	host   netip.Addr        // that of IP
 }
 
-// bent is a value of a broker.conf that another one is used for.
+// bent is a value, of a broker.conf or a program, that another one is used for.
 type bent struct{ key, value, used, why string }
 
 // misfit is the error of a key of the original's whose value cannot be used as it stands, while there is another one that does for it: the nearest, or the default,
@@ -304,8 +304,16 @@ func truth(f func(*Config) *bool) key {
 }
 
 func lasting(f func(*Config) *time.Duration, unit time.Duration) key {
+	return between(f, unit, 0, lastingMost)
+}
+
+// lastingMost: nobody means more.
+const lastingMost = 1000 * 24 * time.Hour
+
+// between is a time from lo to hi.
+func between(f func(*Config) *time.Duration, unit, lo, hi time.Duration) key {
 	return func(c *Config, v string) error {
-		n, err := fitting(v, 0, int64(1000*24*time.Hour/unit), int64(*f(c)/unit), fmt.Sprintf("a number of %v", unit))
+		n, err := fitting(v, int64(lo/unit), int64(hi/unit), int64(*f(c)/unit), fmt.Sprintf("a number of %v", unit))
 		*f(c) = time.Duration(n) * unit
 		return err
 	}
@@ -390,6 +398,9 @@ var keys = map[string]key{
 	"mappedFileSizeCommitLog": logKey("mappedFileSizeForEntryData"),
 	"mappedFileSizeConsumeQueue": func(c *Config, v string) error {
 		n, err := fitting(v, 20, 1<<30, queueFileSize, "a size of a file")
+		if err != nil && n == 20 { // below: who knows what was meant, but not a file for each message
+			n, err = queueFileSize, &misfit{err.Error(), strconv.Itoa(queueFileSize)}
+		}
 		c.QueueFileUnits = int(n+19) / 20
 		return err
 	},
@@ -442,13 +453,13 @@ var keys = map[string]key{
 	"storeReplyMessageEnable":         truth(func(c *Config) *bool { return &c.StoreReplies }),
 	"useServerSideResetOffset":        truth(func(c *Config) *bool { return &c.ServerReset }),
 	"startAcceptSendRequestTimeStamp": sendsFrom,
-	"registerNameServerPeriod":        lasting(func(c *Config) *time.Duration { return &c.RegisterEvery }, time.Millisecond),
-	"brokerHeartbeatInterval":         lasting(func(c *Config) *time.Duration { return &c.HeartbeatEvery }, time.Millisecond),
-	"brokerNotActiveTimeoutMillis":    lasting(func(c *Config) *time.Duration { return &c.NotActive }, time.Millisecond),
+	"registerNameServerPeriod":        between(func(c *Config) *time.Duration { return &c.RegisterEvery }, time.Millisecond, registerLeast, registerMost),
+	"brokerHeartbeatInterval":         between(func(c *Config) *time.Duration { return &c.HeartbeatEvery }, time.Millisecond, heartbeatLeast, lastingMost),
+	"brokerNotActiveTimeoutMillis":    between(func(c *Config) *time.Duration { return &c.NotActive }, time.Millisecond, notActiveLeast, lastingMost),
 	"messageDelayLevel":               text(func(c *Config) *string { return &c.DelayLevels }),
 	"transactionTimeOut":              lasting(func(c *Config) *time.Duration { return &c.TransactionTimeout }, time.Millisecond),
 	"transactionCheckMax":             whole(func(c *Config) *int { return &c.TransactionChecks }, 1, 1<<20),
-	"transactionCheckInterval":        lasting(func(c *Config) *time.Duration { return &c.TransactionEvery }, time.Millisecond),
+	"transactionCheckInterval":        between(func(c *Config) *time.Duration { return &c.TransactionEvery }, time.Millisecond, transactionLeast, lastingMost),
 	"timerWheelEnable":                truth(func(c *Config) *bool { return &c.TimerEnabled }),
 	"timerMaxDelaySec":                lasting(func(c *Config) *time.Duration { return &c.TimerMax }, time.Second),
 
@@ -459,7 +470,7 @@ var keys = map[string]key{
 	// Ours.
 	"forwardWaitMs":          ours(lasting(func(c *Config) *time.Duration { return &c.ForwardWait }, time.Millisecond)),
 	"drainMaxMs":             ours(lasting(func(c *Config) *time.Duration { return &c.DrainMax }, time.Millisecond)),
-	"consumerOffsetPeriodMs": ours(lasting(func(c *Config) *time.Duration { return &c.OffsetEvery }, time.Millisecond)),
+	"consumerOffsetPeriodMs": ours(between(func(c *Config) *time.Duration { return &c.OffsetEvery }, time.Millisecond, offsetLeast, lastingMost)),
 	"heldPullsMax":           ours(whole(func(c *Config) *int { return &c.PullHeldMax }, 1, 1<<30)),
 	"connectionsMax":         ours(whole(func(c *Config) *int { return &c.ConnsMax }, 1, 1<<30)),
 }
@@ -469,6 +480,41 @@ const (
 	queueFileSize = 300000 * 20
 	reservedHours = 72
 )
+
+// Bounds of times after which something is done again: a ticker of 0 ends the process, and with less than these a broker does hardly anything else.
+const (
+	registerLeast    = time.Second
+	registerMost     = time.Minute // as in the original: a name server that was started anew hears of the broker by then
+	heartbeatLeast   = 100 * time.Millisecond
+	notActiveLeast   = 2 * time.Second // heartbeats come twice in it
+	transactionLeast = 100 * time.Millisecond
+	offsetLeast      = time.Millisecond
+	snapshotLeast    = 100 * time.Millisecond
+)
+
+// bound keeps these times, and what else would end a broker, within their bounds, whoever has set them.
+func (c *Config) bound() {
+	keep := func(key string, d *time.Duration, lo, hi time.Duration) {
+		if used := min(max(*d, lo), hi); used != *d {
+			c.bent = append(c.bent, bent{key, d.String(), used.String(), fmt.Sprintf("it is not from %v to %v", lo, hi)})
+			*d = used
+			if _, shown := c.given[key]; shown {
+				c.given = maps.Clone(c.given)
+				c.given[key] = strconv.FormatInt(used.Milliseconds(), 10)
+			}
+		}
+	}
+	keep("registerNameServerPeriod", &c.RegisterEvery, registerLeast, registerMost)
+	keep("brokerNotActiveTimeoutMillis", &c.NotActive, notActiveLeast, lastingMost)
+	keep("brokerHeartbeatInterval", &c.HeartbeatEvery, heartbeatLeast, c.NotActive/2) // or name servers forget this broker in between
+	keep("transactionCheckInterval", &c.TransactionEvery, transactionLeast, lastingMost)
+	keep("consumerOffsetPeriodMs", &c.OffsetEvery, offsetLeast, lastingMost)
+	keep("SnapshotEvery", &c.SnapshotEvery, snapshotLeast, lastingMost)
+	if n := c.QueueFileUnits; n < 0 {
+		c.QueueFileUnits = queueFileSize / 20
+		c.bent = append(c.bent, bent{"QueueFileUnits", strconv.Itoa(n), strconv.Itoa(c.QueueFileUnits), "it is no size of a file"})
+	}
+}
 
 // permission looks at the bits that there are, as the original does.
 func permission(c *Config, v string) error {
@@ -532,6 +578,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Log.Logger == nil {
 		c.Log.Logger = c.Logger
 	}
+	c.bound()
 	return c, c.check()
 }
 

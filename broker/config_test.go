@@ -61,6 +61,7 @@ func TestBadBrokerConfNamesTheKey(t *testing.T) {
 		{"durability", "durability=none", "durability"},
 		{"our own number", "heldPullsMax=0", "heldPullsMax"},
 		{"our own time", "forwardWaitMs=soon", "forwardWaitMs"},
+		{"our own period", "consumerOffsetPeriodMs=0", "consumerOffsetPeriodMs"},
 		{"address", "brokerIP1=no where", "brokerIP1"},
 		{"mode", "enableDLegerCommitLog=false", "enableDLegerCommitLog"},
 		{"mode that is no truth", "enableDLegerCommitLog=yes", "enableDLegerCommitLog"},
@@ -104,6 +105,12 @@ func TestBrokerConfThatTheOriginalStartsWithIsNoError(t *testing.T) {
 		{"brokerPermission", "15", "7", func(c *Config) any { return c.Permission }, int32(7)},
 		{"brokerPermission", "-1", "7", func(c *Config) any { return c.Permission }, int32(7)},
 		{"transactionTimeOut", "-5", "0", func(c *Config) any { return c.TransactionTimeout }, time.Duration(0)},
+		{"transactionCheckInterval", "0", "100", func(c *Config) any { return c.TransactionEvery }, 100 * time.Millisecond},
+		{"registerNameServerPeriod", "-1", "1000", func(c *Config) any { return c.RegisterEvery }, time.Second},
+		{"registerNameServerPeriod", "86400000", "60000", func(c *Config) any { return c.RegisterEvery }, time.Minute},
+		{"brokerHeartbeatInterval", "0", "100", func(c *Config) any { return c.HeartbeatEvery }, 100 * time.Millisecond},
+		{"brokerNotActiveTimeoutMillis", "0", "2000", func(c *Config) any { return c.NotActive }, 2 * time.Second},
+		{"mappedFileSizeConsumeQueue", "-1", "6000000", func(c *Config) any { return c.QueueFileUnits }, 300000},
 		{"transactionCheckMax", "0", "1", func(c *Config) any { return c.TransactionChecks }, 1},
 		{"listenPort", "1o911", "10911", func(c *Config) any { return c.Port }, 10911},
 		{"startAcceptSendRequestTimeStamp", "now", "the default", func(c *Config) any { return c.AcceptSendsFrom.IsZero() }, true},
@@ -126,6 +133,20 @@ func TestBrokerConfThatTheOriginalStartsWithIsNoError(t *testing.T) {
 				t.Error("taken where the user can be told")
 			}
 		})
+	}
+}
+
+// TestHeartbeatsComeBeforeABrokerIsForgotten: an interval that is too long for the time of silence is not used, nor shown.
+func TestHeartbeatsComeBeforeABrokerIsForgotten(t *testing.T) {
+	c, err := ParseConfig(exampleConf + "brokerHeartbeatInterval=60000\nbrokerNotActiveTimeoutMillis=8000\n")
+	if err == nil {
+		c, err = c.withDefaults()
+	}
+	if err != nil || c.HeartbeatEvery != 4*time.Second || len(c.bent) != 1 || c.bent[0].key != "brokerHeartbeatInterval" {
+		t.Errorf("comes every %v, told %+v, %v; want 4s", c.HeartbeatEvery, c.bent, err)
+	}
+	if shown := c.Properties(); !strings.Contains(shown, "brokerHeartbeatInterval=4000\n") {
+		t.Errorf("the configuration shows what is not used: %s", shown)
 	}
 }
 

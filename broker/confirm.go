@@ -22,11 +22,14 @@ type confirming struct {
 	done func(error)
 }
 
+// confirmLeast is how long a majority has for its answer where nothing is to be held: what only it can say would never be said.
+const confirmLeast = time.Second
+
 // surely calls answer once this replica is known to have led when surely was called, and has dispatched all that was committed then. Else the request goes on as
 // one that finds no leader. answer must not wait for anything but the disk.
 func (b *Broker) surely(r *request, answer func()) {
 	if !r.again { // it may have been held here before
-		r.due = time.Now().Add(r.holdMax())
+		r.due = time.Now().Add(max(r.holdMax(), confirmLeast))
 	}
 	b.confirmer.ask(b, confirming{r.due, func(err error) {
 		if err != nil {

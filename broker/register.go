@@ -74,7 +74,7 @@ func (n *registrar) kick() {
 // run registers at every change and every now and then, and says in between that this replica lives.
 func (n *registrar) run(ctx context.Context) {
 	defer n.client.Close()
-	every, beat := time.NewTicker(max(n.b.cfg.RegisterEvery, time.Second)), time.NewTicker(max(n.b.cfg.HeartbeatEvery, 100*time.Millisecond))
+	every, beat := time.NewTicker(n.b.cfg.RegisterEvery), time.NewTicker(n.b.cfg.HeartbeatEvery)
 	defer every.Stop()
 	defer beat.Stop()
 	var retry <-chan time.Time // set while a name server has to be told again; heartbeats do not put it off
