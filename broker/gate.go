@@ -50,12 +50,18 @@ func (g *gate) here() bool {
 // it took them.
 func (g *gate) set(leads bool, leader string, java bool) {
 	g.mu.Lock()
+	if leads != g.leads || leader != g.leader {
+		for _, r := range g.held {
+			r.held = true
+		}
+	}
 	g.leads, g.leader, g.java = leads, leader, java
 	var late []*request
 	if g.open() {
 		for r, to := range g.away {
 			if to != leader {
 				delete(g.away, r)
+				r.held = true
 				r.lost()
 				if time.Now().After(r.due) {
 					late = append(late, r)
@@ -85,6 +91,8 @@ func (g *gate) submit(r *request) {
 		g.pass(r, leads, leader, java)
 		return
 	}
+	// Behind others at an open gate it does not wait longer than retryEvery, in the order of all that come here: that is no more than the network may do.
+	r.held = r.held || !g.open()
 	refused := g.hold(r)
 	g.mu.Unlock()
 	for _, r := range refused {
@@ -94,7 +102,6 @@ func (g *gate) submit(r *request) {
 
 // hold keeps a request, or gives it back if there is no room; mu is held.
 func (g *gate) hold(r *request) (refused []*request) {
-	r.held = true
 	if len(g.held) >= heldMax || g.bytes+r.size() > heldBytesMax {
 		return []*request{r}
 	}
@@ -156,7 +163,7 @@ func (g *gate) retry(r *request, why string) {
 		g.giveUp(r, why)
 		return
 	}
-	r.again = true
+	r.again, r.held = true, true
 	g.mu.Lock()
 	refused := g.hold(r)
 	g.mu.Unlock()

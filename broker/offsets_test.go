@@ -324,7 +324,7 @@ func TestRepeatedCommitDoesNotUndoANewerOne(t *testing.T) {
 		}, "5", mq.SystemError},
 		{"it is to lead back itself", 5, func(*cluster, *client, string) {}, "10", mq.SystemError},
 	} {
-		for _, how := range []string{"held", "lost with a leader"} {
+		for _, how := range []string{"held", "queued, then held", "lost with a leader"} {
 			t.Run(k.name+"/"+how, func(t *testing.T) {
 				inCluster(t, 3, func(cfg *Config) { cfg.ServerReset = true }, func(c *cluster) {
 					p := c.client("10.1.0.1")
@@ -356,13 +356,27 @@ func TestRepeatedCommitDoesNotUndoANewerOne(t *testing.T) {
 					late := func() {
 						got <- c.client("10.1.0.2").call(follower, mq.CodeUpdateConsumerOffset, commitExt(k.commit), nil)
 					}
-					if how == "held" {
+					switch how {
+					case "held":
 						g.set(false, "", false)
 						go late()
 						c.Wait("it to be held", count(func() int { return len(g.held) }))
 						k.since(c, p, leader)
 						g.set(false, c.address(leader), false)
-					} else {
+					case "queued, then held":
+						passing := func(on bool) {
+							g.mu.Lock()
+							defer g.mu.Unlock()
+							g.draining = on
+						}
+						passing(true)
+						go late()
+						c.Wait("it to be behind others", count(func() int { return len(g.held) }))
+						g.set(false, "", false)
+						k.since(c, p, leader)
+						passing(false)
+						g.set(false, c.address(leader), false)
+					default:
 						c.net.loseBetween("10.0.0.1"+follower[1:], c.address(leader))
 						go late()
 						c.Wait("it to be on its way", count(func() int { return len(g.away) }))
@@ -392,6 +406,114 @@ func TestRepeatedCommitDoesNotUndoANewerOne(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestCommitBehindOtherRequestsCounts: while another request waits for its next try, those that come queue behind it for a moment. That makes no commit late, though its group was moved
+// in this term.
+func TestCommitBehindOtherRequestsCounts(t *testing.T) {
+	for _, at := range []string{"leader", "follower"} {
+		t.Run(at, func(t *testing.T) {
+			inCluster(t, 3, nil, func(c *cluster) {
+				p := c.client("10.1.0.1")
+				leader := c.leader()
+				rewound(c, p, leader)
+				to := leader
+				if at == "follower" {
+					to = c.follower()
+				}
+				half := p.must(leader, mq.CodeSend, sendExt("t", 0, "sysFlag", mq.SysPrepared, "properties", "TRAN_MSG\x01true\x02PGROUP\x01p\x02"), []byte("x"))
+				_, pos, err := mq.ParseMsgID(half.Ext["msgId"])
+				if err != nil {
+					c.T.Fatal(err)
+				}
+				s := &c.brokers[leader].transactions
+				s.mu.Lock()
+				ready := s.ready
+				s.ready = nil // as while the service waits to be run again
+				s.mu.Unlock()
+				ended := make(chan *remoting.Frame, 1)
+				go func() {
+					ended <- c.client("10.1.0.2").call(to, mq.CodeEndTransaction, ext("producerGroup", "p", "tranStateTableOffset", 0, "commitLogOffset", pos, "commitOrRollback", 8, "msgId", ""), nil)
+				}()
+				g := &c.brokers[to].gate
+				c.Wait("the end of a transaction to be held", func() bool {
+					g.mu.Lock()
+					defer g.mu.Unlock()
+					return len(g.held) == 1 && g.open()
+				})
+				p.must(to, mq.CodeUpdateConsumerOffset, commitExt(25), nil)
+				if len(ended) > 0 {
+					c.T.Error("nothing was held any more")
+				}
+				if n := p.must(leader, mq.CodeQueryConsumerOffset, askExt(), nil).Ext["offset"]; n != "25" {
+					c.T.Errorf("the offset is %s, want 25", n)
+				}
+				s.mu.Lock()
+				s.ready = ready
+				s.mu.Unlock()
+				if f := <-ended; f.Code != mq.Success {
+					c.T.Errorf("the transaction: code %d, %s", f.Code, f.Remark)
+				}
+			})
+		})
+	}
+}
+
+// TestForwardedCommitThatTheNextLeaderHoldsCounts: its group was moved, but in a term long before the one that this leader knew when it came.
+func TestForwardedCommitThatTheNextLeaderHoldsCounts(t *testing.T) {
+	inCluster(t, 3, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		old := c.leader()
+		rewound(c, p, old)
+		next := c.follower()
+		if err := c.Member(old).TransferLeadership(c.T.Context(), next); err != nil {
+			c.T.Fatal(err)
+		}
+		c.Wait("the next leader, known to the old one", func() bool {
+			g := &c.brokers[old].gate
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return c.brokers[next].Leads() && g.leader == c.address(next)
+		})
+		if b := c.brokers[next]; !b.meta.outdated("t@g", 0, 25, 0) || b.meta.outdated("t@g", 0, 25, b.meta.term()-1) {
+			c.T.Fatal("the group was not moved, or in this term")
+		}
+		g := &c.brokers[next].gate
+		g.set(false, "", false)
+		got := make(chan *remoting.Frame, 1)
+		go func() { got <- p.call(old, mq.CodeUpdateConsumerOffset, commitExt(25), nil) }()
+		c.Wait("it to be held", func() bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return len(g.held) == 1 && g.held[0].passed
+		})
+		g.set(true, "", false)
+		if f := <-got; f.Code != mq.Success {
+			c.T.Errorf("answered %d, %s", f.Code, f.Remark)
+		}
+		if n := p.must(next, mq.CodeQueryConsumerOffset, askExt(), nil).Ext["offset"]; n != "25" {
+			c.T.Errorf("the offset is %s, want 25", n)
+		}
+	})
+}
+
+// rewound commits offset 10 and then 5, and waits until all know that.
+func rewound(c *cluster, p *client, leader string) {
+	c.T.Helper()
+	for range 30 {
+		p.must(leader, mq.CodeSend, sendExt("t", 0), []byte("x"))
+	}
+	for _, n := range []int{10, 5} {
+		p.must(leader, mq.CodeUpdateConsumerOffset, commitExt(n), nil)
+		c.Wait("the offset everywhere", func() bool {
+			for _, b := range c.brokers {
+				if at, _ := b.meta.offset("t@g", 0); at != int64(n) {
+					return false
+				}
+			}
+			return true
+		})
 	}
 }
 

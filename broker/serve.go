@@ -98,7 +98,7 @@ type request struct {
 	settle    bool           // an earlier attempt is undecided
 	after     int64          // position in the log: what is before was stored when the request came to the group
 	again     bool           // it was passed on before, and came back
-	held      bool           // it had to wait for a leader, or for the next: what came later may be done already
+	held      bool           // it had to wait for a leader, or for the next try: what came later may be done already; gate.mu, while the gate has it
 	since     int64          // of an offset: the term that this replica knew when it came
 	committed bool           // of a pull: the offset that it commits was noted or passed on; it may be held for long, and consumers go on meanwhile
 	due       time.Time      // when holding it ends
@@ -211,11 +211,11 @@ func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
 	}
 	r.due = time.Now().Add(r.holdMax())
 	if rt.at == atLeader {
+		if f.Code == mq.CodeUpdateConsumerOffset {
+			r.since = b.meta.term()
+		}
 		if !r.passed {
 			r.after = b.store.DispatchedTo() // the end of the log may be further by now, but never before
-			if f.Code == mq.CodeUpdateConsumerOffset {
-				r.since = b.meta.term()
-			}
 			b.noteSend(r)
 		}
 		b.gate.submit(r)
