@@ -438,6 +438,9 @@ func TestTermFile(t *testing.T) {
 		{name: "bak is older", main: java, bak: "voteLeader=n2\ncurrTerm=136\n", term: 137, vote: "n1"},
 		{name: "bak has the vote", main: "voteLeader=\ncurrTerm=137\n", bak: java, term: 137, vote: "n1"},
 		{name: "torn, bak helps", main: "currTerm=1", bak: java, term: 137, vote: "n1"},
+		{name: "torn, bak has no vote", main: "currTerm=1", bak: "voteLeader=\ncurrTerm=137\n", term: 137, vote: UnknownVote},
+		{name: "missing, bak has no vote", bak: "voteLeader=\ncurrTerm=137\n", term: 137, vote: UnknownVote},
+		{name: "ours, damaged, bak is older", main: "!" + ours[1:], bak: java, fails: true},
 		{name: "empty", main: "\n", fails: true},
 		{name: "zeros", main: "\x00\x00\x00\x00\x00", fails: true},
 		{name: "half a number", main: "voteLeader=n1\ncurrTerm=1", fails: true},
@@ -521,11 +524,15 @@ func TestTermFile(t *testing.T) {
 			t.Errorf("cut at %d bytes it reads as term %d", n, b.term)
 		}
 	}
-	for i := range len(ours) {
-		changed := []byte(ours)
-		changed[i] ^= 2
-		if b, err := parseBallot(changed); err == nil && (b.term != 137 || b.vote != "n1") {
-			t.Errorf("changed at byte %d it reads as term %d, vote %q", i, b.term, b.vote)
+	for _, text := range []string{ours, older} { // nor may a file with one changed byte
+		for i := range len(text) {
+			for mask := 1; mask < 256; mask++ {
+				changed := []byte(text)
+				changed[i] ^= byte(mask)
+				if b, err := parseBallot(changed); err == nil {
+					t.Errorf("changed at byte %d by %#x it reads as %+v", i, mask, b)
+				}
+			}
 		}
 	}
 }

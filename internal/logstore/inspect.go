@@ -118,8 +118,12 @@ func (in *Inspector) open(fs vfs.FS, dataDirs []string) (err error) {
 	if lacks := in.known && in.side.holdsEntries() || !in.known && len(in.index.files) > 0; lacks && dataOK && len(in.data.files) == 0 {
 		return fmt.Errorf("%s: %w: there are none in %s", in.dir, ErrNoDataFiles, strings.Join(dataDirs, ", "))
 	}
-	b, err := loadBallot(fs, in.dir, 0, false)
-	if err != nil {
+	floor := raft.Term(-1)
+	if in.known {
+		floor = in.side.term
+	}
+	b, err := loadBallot(fs, in.dir, floor, false)
+	if err = errors.Join(err, b.instead); err != nil {
 		in.problems = append(in.problems, err)
 	}
 	in.info.Term, in.info.Vote = b.term, b.vote

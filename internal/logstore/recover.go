@@ -98,6 +98,10 @@ func (r *recovery) run() (err error) {
 			return err
 		}
 	}
+	if bad := r.ballot.instead; bad != nil {
+		s.log.Warn("term and vote are taken from an older or a newer file beside their own", "term", r.ballot.term, "vote", r.ballot.vote, "reason", bad)
+		r.revote = true
+	}
 	r.full = r.m.hurt && s.cfg.Repairs
 	s.sealed.Store(r.ours() && r.m.sealed)
 	if err := errors.Join(r.load(&s.data, s.cfg.DataDirs, s.cfg.ReadOnlyDirs), r.load(&s.index, s.index.dirs, nil)); err != nil {

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -393,35 +395,106 @@ func TestFilesCutAnywhereAreRepaired(t *testing.T) {
 
 func at(_ int, err error) error { return err }
 
-// TestDamagedTermIsNeverAnotherTerm: whatever becomes of currterm, the node comes back with the term it had and no other vote, or does not start.
+// TestDamagedTermIsNeverAnotherTerm: whatever becomes of currterm, the node comes back with the term it had, no other vote and all it knew of what it had synced, or does not start; and
+// `verify` names the file. In each compat, after each kind of end, with and without what a Java node left beside it, and with the end of the log lost as well.
 func TestDamagedTermIsNeverAnotherTerm(t *testing.T) {
 	const name = "base/dledger-n0/currterm"
-	for _, make := range []func(testing.TB) *vfs.Mem{stopped, killed} {
-		healthy := make(t).Fork(nil)
-		must(t, mustOpen(t, small(healthy)).SaveTerm(12, "n1"))
-		healthy.Crash(nil)
-		text, err := vfs.ReadFile(healthy, name)
-		must(t, err)
-		open := func(what string, m *vfs.Mem) {
-			t.Helper()
-			s, err := Open(sick(m))
-			if err != nil {
-				t.Fatalf("%s: %v", what, err)
-			}
-			if st := s.State(); st.Term != 12 || st.Vote != "n1" && st.Vote != UnknownVote {
-				t.Errorf("%s: term %d, vote %q", what, st.Term, st.Vote)
-			}
-			must(t, s.Close())
+	ends := []struct {
+		name string
+		end  func(*testing.T, *vfs.Mem, *Store)
+		sure bool // the sidecar holds the very term
+	}{
+		{"stopped", func(t *testing.T, _ *vfs.Mem, s *Store) { must(t, s.Close()) }, true},
+		{"killed", func(_ *testing.T, m *vfs.Mem, _ *Store) { m.Crash(nil) }, true},
+		{"power cut", func(_ *testing.T, m *vfs.Mem, _ *Store) { m.Crash(vfs.KeepNone) }, false},
+	}
+	for _, compat := range []raft.Compat{raft.CompatGo, raft.Compat04, raft.Compat03} {
+		config := func(m *vfs.Mem) Config {
+			cfg := sick(m)
+			cfg.Compat = compat
+			return cfg
 		}
-		for off := range text {
-			for _, bit := range []int{0, 1, 4} {
-				m := healthy.Fork(nil)
-				must(t, m.Flip(name, int64(off), 1<<bit))
-				open(fmt.Sprintf("byte %d bit %d", off, bit), m)
-			}
-			m := healthy.Fork(nil)
-			must(t, vfs.Replace(m, name, text[:off]))
-			open(fmt.Sprintf("cut at %d", off), m)
+		for _, e := range ends {
+			t.Run(fmt.Sprintf("%v/%s", compat, e.name), func(t *testing.T) {
+				healthy := killed(t).Fork(nil)
+				must(t, vfs.Replace(healthy, name+".bak", []byte("voteLeader=\ncurrTerm=2\n")))
+				if compat != raft.CompatGo { // a Java node has worked here
+					must(t, vfs.Replace(healthy, name, []byte("voteLeader=n0\ncurrTerm=2\n")))
+				}
+				s := mustOpen(t, config(healthy))
+				must(t, checkpoint(s))
+				must(t, s.SaveTerm(12, "n1"))
+				lost, _, err := s.Pos(20)
+				must(t, err)
+				e.end(t, healthy, s)
+				text, err := vfs.ReadFile(healthy, name)
+				must(t, err)
+				opened, refused := 0, 0
+				open := func(what string, damage func(*vfs.Mem)) {
+					t.Helper()
+					for _, bak := range []string{"", "voteLeader=\ncurrTerm=2\n", "voteLeader=\ncurrTerm=12\n"} {
+						for _, tail := range []raft.Index{29, 19} {
+							what := fmt.Sprintf("%s, beside it %q, the log ends with %d", what, bak, tail)
+							m := healthy.Fork(nil)
+							if bak == "" {
+								must(t, m.Remove(name+".bak"))
+							} else {
+								must(t, vfs.Replace(m, name+".bak", []byte(bak)))
+							}
+							if tail < 29 {
+								names, sizes := places(t, m, "data")
+								for i, n := range names {
+									f, err := m.OpenFile(n, os.O_RDWR)
+									must(t, err)
+									from := min(max(lost-int64(i)*256, 0), sizes[i])
+									must(t, f.Zero(from, sizes[i]-from))
+									must(t, f.Close())
+								}
+							}
+							damage(m)
+							if rep := verify(t, m); !slices.ContainsFunc(rep.Problems, func(err error) bool { return strings.Contains(err.Error(), name) }) {
+								t.Errorf("%s: verify finds %v", what, rep.Problems)
+							}
+							s, err := Open(config(m))
+							if err != nil {
+								refused++
+								if !errors.Is(err, errBallot) || !strings.Contains(err.Error(), name) || compat == raft.CompatGo && e.sure {
+									t.Errorf("%s: %v", what, err)
+								}
+								continue
+							}
+							opened++
+							want := raft.Index(-1)
+							if tail < 29 {
+								want = 29
+							}
+							if st := s.State(); st.Term != 12 || st.Vote != "n1" && st.Vote != UnknownVote || st.Last != tail || st.TailLost != want {
+								t.Errorf("%s: %+v", what, st)
+							}
+							must(t, s.Close())
+							if rep := verify(t, m); len(rep.Problems) > 0 && tail == 29 {
+								t.Errorf("%s: after a start verify finds %v", what, rep.Problems)
+							}
+						}
+					}
+				}
+				for off := range text {
+					for bit := range 8 {
+						if (off > len(crcLine(nil)) || testing.Short()) && bit%4 != off%4 {
+							continue
+						}
+						open(fmt.Sprintf("byte %d bit %d", off, bit), func(m *vfs.Mem) { must(t, m.Flip(name, int64(off), 1<<bit)) })
+					}
+					if off == 0 && compat != raft.CompatGo && !e.sure {
+						continue // nobody knows that it was ours, since a Java node syncs nothing: what it left in a higher term than the sidecar knows of is believed
+					}
+					open(fmt.Sprintf("cut at %d", off), func(m *vfs.Mem) { must(t, vfs.Replace(m, name, text[:off])) })
+				}
+				t.Logf("opened %d times, refused %d times", opened, refused)
+				if opened == 0 && compat == raft.CompatGo && e.sure || refused == 0 && (compat != raft.CompatGo || !e.sure) {
+					t.Error("one of both was never seen")
+				}
+			})
 		}
 	}
 }

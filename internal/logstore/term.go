@@ -24,7 +24,7 @@ import (
 //
 // The checksum is that of the bytes behind its line. A file without it comes from a Java node; it has to hold both keys and to end with a line end. The
 // line comes first so that no part of a file of ours, which a write that failed may leave, looks like one of Java's; where it comes last, and holds for what
-// is before it, the file is an older one.
+// is before it, the file is an older one. Nor does a byte of its own that changed make it one of Java's, which has keys alone: see isOurs.
 const (
 	termName  = "currterm"
 	crcPrefix = "#crc32c="
@@ -34,7 +34,8 @@ const (
 type ballot struct {
 	term    raft.Term
 	vote    raft.ID
-	foreign bool // written by a Java node: it has no checksum
+	foreign bool  // written by a Java node: it has no checksum
+	instead error // why the file itself does not count, and one beside it does; nil: it counts, or it is missing
 }
 
 func (b ballot) encode() []byte {
@@ -65,6 +66,9 @@ func parseBallot(text []byte) (b ballot, err error) {
 			return b, fmt.Errorf("has a wrong checksum, want %q", strings.TrimSpace(want))
 		}
 	}
+	if i < 0 && isOurs(text) {
+		return b, errors.New("has a damaged line where its checksum should be")
+	}
 	props, err := parseProperties(string(text))
 	if err != nil {
 		return b, err
@@ -79,6 +83,29 @@ func parseBallot(text []byte) (b ballot, err error) {
 		return b, fmt.Errorf("has currTerm=%q, not a term", term)
 	}
 	return ballot{term: raft.Term(n), vote: raft.ID(vote), foreign: i < 0}, nil
+}
+
+// isOurs tells whether a text that is no valid one was one of ours: it has the prefix of the checksum or a part of it, or what damage left of it, at most three bytes of eight changed, where
+// ours has it, before everything or at the last line of an older file. No text of a Java node has: there is a key, and none has more than one letter in common with the prefix.
+func isOurs(text []byte) bool {
+	if bytes.Contains(text, []byte(crcPrefix)) || len(text) > 0 && strings.HasPrefix(crcPrefix, string(text)) {
+		return true
+	}
+	for _, at := range []int{0, len(text) - len(crcLine(nil))} {
+		if at < 0 || at+len(crcPrefix) > len(text) || at > 0 && text[at-1] != '\n' {
+			continue
+		}
+		same := 0
+		for i := range crcPrefix {
+			if text[at+i] == crcPrefix[i] {
+				same++
+			}
+		}
+		if same >= len(crcPrefix)-3 {
+			return true
+		}
+	}
+	return false
 }
 
 // parseProperties reads what Java nodes write in the property syntax: key=value lines, comments, and the escapes of
@@ -151,14 +178,15 @@ func unescape(s, stops string) (word, rest string, err error) {
 
 // loadBallot takes the highest valid of currterm, currterm.tmp and currterm.bak: a Java node that dies at the wrong moment leaves only the
 // latter two. A present currterm that is not valid is an error unless another one is valid and not below floor, the term that the sidecar
-// knows of: a term of 0 instead would vote again where this node voted already.
+// knows of: a term of 0 instead would vote again where this node voted already. What counts in its place has to be above floor: at floor it may be what a Java node
+// left before this node wrote, voted, and perhaps went on, which a power cut let the sidecar forget. And .bak is what was there before the last vote, so where it has none, nobody knows that vote.
 //
-// With ours set no Java node has written here: a file without checksum is damaged, too. So is one that the disk does not give back; and where currterm is missing, as in the
-// middle of a Java node's renaming, that may have been the newest.
+// With ours set no Java node has written here: a file without checksum is damaged, too. So it is where currterm is damaged and was ours: then the files of a Java node are older. So is one that
+// the disk does not give back; and where currterm is missing, as in the middle of a Java node's renaming, that may have been the newest.
 func loadBallot(fs vfs.FS, dir string, floor raft.Term, ours bool) (best ballot, err error) {
 	name := filepath.Join(dir, termName)
 	var bad error
-	found, missing := false, false
+	found, missing, older := false, false, false
 	for _, suffix := range []string{"", ".tmp", ".bak"} {
 		text, unread, err := readSmall(fs, name+suffix)
 		if errors.Is(err, os.ErrNotExist) {
@@ -170,7 +198,11 @@ func loadBallot(fs vfs.FS, dir string, floor raft.Term, ours bool) (best ballot,
 		}
 		var b ballot
 		if err = unread; err == nil {
-			if b, err = parseBallot(text); err == nil && ours && b.foreign {
+			b, err = parseBallot(text)
+			switch {
+			case err != nil:
+				ours = ours || suffix == "" && isOurs(text)
+			case ours && b.foreign:
 				err = errors.New("has no checksum")
 			}
 			if err != nil {
@@ -182,15 +214,19 @@ func loadBallot(fs vfs.FS, dir string, floor raft.Term, ours bool) (best ballot,
 			bad = fmt.Errorf("%w; if it cannot be restored, this node has to join anew with an empty directory", err)
 		case err != nil: // a write that a crash cut short
 		case !found || b.term > best.term || b.term == best.term && best.vote == "":
-			best, found = b, true
+			best, found, older = b, true, suffix == ".bak"
 		}
 	}
 	switch {
-	case bad != nil && (!found || missing || best.term < floor):
+	case bad != nil && (!found || missing || best.term <= floor):
 		return best, fmt.Errorf("%w: %w", errBallot, bad)
 	case best.term < floor:
 		return best, fmt.Errorf("%w: %s holds term %d, but this node has voted in term %d", errBallot, name, best.term, floor)
 	}
+	if older && best.vote == "" {
+		best.vote = UnknownVote
+	}
+	best.instead = bad
 	return best, nil
 }
 
