@@ -396,7 +396,7 @@ func (in *Inspector) checkRecord(sc *scanner, sure raft.Index) error {
 		return nil // named already
 	}
 	r, err := in.record(sc.hdr.Index)
-	if in.known && sc.hdr.Index > sure && (err != nil || r == entry.Record{}) {
+	if in.known && sc.hdr.Index > sure && !unreadable(err) && (err != nil || r == entry.Record{}) {
 		return nil // its data was written, the record is not yet
 	}
 	if err == nil && !sameRecord(r, sc.record()) {
