@@ -92,11 +92,17 @@ func TestAsyncMemberWaitsAfterACrashOfItsMachine(t *testing.T) {
 		c.Kill(crashed)
 		c.Partition([]string{crashed, stale}, []string{lead})
 		c.Start(crashed)
+		if s := mustStatus(c, crashed); s.Last >= last.Index {
+			c.T.Fatalf("%s has still all %d entries", crashed, s.Last+1)
+		}
 		for range 10 {
 			time.Sleep(500 * time.Millisecond)
+			if s := mustStatus(c, crashed); !s.Abstaining {
+				c.T.Fatalf("%s votes: %+v", crashed, s)
+			}
 			for _, id := range []string{crashed, stale} {
 				if m := c.Member(id); m.IsLeader() && m.Commit() < last.Index {
-					t.Fatalf("%s leads without entry %d", id, last.Index)
+					c.T.Fatalf("%s leads without entry %d", id, last.Index)
 				}
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -20,16 +21,16 @@ var seedFlag = flag.Int64("seed", 0, "run only this seed of a random test")
 // after every turn. Then all faults end, and within a bounded time there must be a leader, a new entry committed by
 // everybody, and equal logs that hold all that was ever committed; and the group must then be quiet.
 //
-// There are up to 2500 runs, or as many as fit into ten seconds; RAFT_RUNS sets their number, whatever it takes. One run again:
+// There are up to 2500 runs, or as many as fit into ten seconds, but 200 at least; RAFT_RUNS sets their number, whatever it takes. One run again:
 // go test ./internal/raft -run RandomFaults -seed N
 func TestRandomFaults(t *testing.T) {
-	runs, first := 2500, time.Now().UnixNano()%1e9*10_000
+	least, runs, first := int64(200), 2500, time.Now().UnixNano()%1e9*10_000
 	if testing.Short() {
 		runs = 300
 	}
 	deadline := time.Now().Add(10 * time.Second)
 	if k, err := strconv.Atoi(os.Getenv("RAFT_RUNS")); err == nil {
-		runs, deadline = k, time.Now().Add(24*time.Hour)
+		least, runs = int64(k), k
 	}
 	if *seedFlag != 0 {
 		life(t, *seedFlag, true)
@@ -37,11 +38,23 @@ func TestRandomFaults(t *testing.T) {
 	}
 	t.Logf("seeds %d to %d", first, first+int64(runs)-1)
 	const workers = 4
+	var next, lived atomic.Int64
+	t.Cleanup(func() { // behind the workers
+		t.Logf("%d lives", lived.Load())
+		if lived.Load() < least && !t.Failed() {
+			t.Errorf("only %d lives, want %d at least", lived.Load(), least)
+		}
+	})
 	for w := range workers {
 		t.Run(strconv.Itoa(w), func(t *testing.T) {
 			t.Parallel()
-			for k := w; k < runs && !t.Failed() && time.Now().Before(deadline); k += workers {
-				life(t, first+int64(k), false)
+			for !t.Failed() && (lived.Load() < least || time.Now().Before(deadline)) {
+				k := next.Add(1) - 1
+				if k >= int64(runs) {
+					return
+				}
+				life(t, first+k, false)
+				lived.Add(1)
 			}
 		})
 	}
