@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,7 +35,7 @@ var kinds = []struct {
 var faults = []struct {
 	op  string
 	err error
-}{{"open", syscall.EIO}, {"create", syscall.EIO}, {"write", syscall.EIO}, {"write", &vfs.ShortError{N: 11, Err: syscall.EIO}}, {"allocate", syscall.EIO}, {"zero", syscall.EIO},
+}{{"open", syscall.EIO}, {"create", syscall.EIO}, {"write", syscall.EIO}, {"write", &vfs.ShortError{N: drawn, Err: syscall.EIO}}, {"allocate", syscall.EIO}, {"zero", syscall.EIO},
 	{"prewrite", syscall.EIO}, {"truncate", syscall.EIO}, {"datasync", syscall.EIO}, {"sync", syscall.EIO}, {"rename", syscall.EIO}, {"syncdir", syscall.EIO}, {"remove", syscall.EIO},
 	{"stat", syscall.EIO}, {"readdir", syscall.EIO}, {"mkdir", syscall.EIO}, {"lock", syscall.EIO}, {"statfs", syscall.EIO}}
 
@@ -43,9 +44,24 @@ var noRoom = []struct {
 	op    string
 	err   error
 	final bool // some of these calls cannot be repeated
-}{{"open", syscall.ENOSPC, false}, {"create", syscall.ENOSPC, false}, {"write", syscall.ENOSPC, true}, {"write", &vfs.ShortError{N: 11, Err: syscall.ENOSPC}, true},
+}{{"open", syscall.ENOSPC, false}, {"create", syscall.ENOSPC, false}, {"write", syscall.ENOSPC, true}, {"write", &vfs.ShortError{N: drawn, Err: syscall.ENOSPC}, true},
 	{"allocate", syscall.ENOSPC, false}, {"zero", syscall.ENOSPC, true}, {"prewrite", syscall.ENOSPC, false}, {"truncate", syscall.ENOSPC, false}, {"datasync", syscall.ENOSPC, true},
 	{"sync", syscall.ENOSPC, false}, {"rename", syscall.ENOSPC, false}, {"syncdir", syscall.ENOSPC, true}, {"remove", syscall.ENOSPC, true}, {"mkdir", syscall.ENOSPC, false}}
+
+// drawn as the length of a short write is another one for each.
+const drawn = -1
+
+// shortWrites are the lengths that are drawn, of a write of n bytes, with part from 0 to 1.
+var shortWrites = []struct {
+	name string
+	of   func(n int, part float64) int
+}{
+	{"nothing", func(int, float64) int { return 0 }},
+	{"the first byte", func(int, float64) int { return 1 }},
+	{"a part", func(n int, part float64) int { return int(float64(n) * part) }},
+	{"all but the last byte", func(n int, _ float64) int { return n - 1 }},
+	{"all", func(n int, _ float64) int { return n }},
+}
 
 // Every kind of call that a life makes, in any of its ways, has its rows in the tests below.
 func TestEveryKindOfCallIsMadeToFail(t *testing.T) {
@@ -140,7 +156,7 @@ func TestNoSpaceForAnyCallLosesNothing(t *testing.T) {
 			}
 			l.end(err)
 		})
-		t.Logf("%s, %v: refused %d times, failed %d times", f.op, f.err, refused, failed)
+		t.Logf("%s, %s: refused %d times, failed %d times", f.op, named(f.err), refused, failed)
 	}
 }
 
@@ -227,6 +243,12 @@ func everyCall(t *testing.T, op string, err error, play func(*life)) {
 
 func everyCallBy(t *testing.T, by func(string, int, error) vfs.Hook, op string, err error, play func(*life)) {
 	t.Helper()
+	var short *vfs.ShortError
+	draw := errors.As(err, &short) && short.N == drawn
+	rng := rand.New(rand.NewPCG(0, 0))
+	if draw {
+		rng = damageRand(t)
+	}
 	all := 0
 	for i, k := range kinds {
 		if testing.Short() && i > 1 {
@@ -237,6 +259,17 @@ func everyCallBy(t *testing.T, by func(string, int, error) vfs.Hook, op string, 
 			l := newLife(t, k.config)
 			l.what = fmt.Sprintf("%s: %s %d, %v", k.name, op, n, err)
 			fail := by(op, n, err)
+			if draw {
+				fault, how, part := fail, shortWrites[rng.IntN(len(shortWrites))], rng.Float64()
+				l.what = fmt.Sprintf("%s: %s %d, of which %s is written (part %v), %v", k.name, op, n, how.name, part, short.Err)
+				fail = func(c vfs.Call) error {
+					err := fault(c)
+					if err != nil {
+						err = &vfs.ShortError{N: how.of(int(c.N), part), Err: short.Err}
+					}
+					return err
+				}
+			}
 			l.hook(func(c vfs.Call) error {
 				err := fail(c)
 				if err != nil {
@@ -257,7 +290,15 @@ func everyCallBy(t *testing.T, by func(string, int, error) vfs.Hook, op string, 
 	if all == 0 {
 		t.Errorf("no call of kind %s", op)
 	}
-	t.Logf("%s, %v: %d calls", op, err, all)
+	t.Logf("%s, %s: %d calls", op, named(err), all)
+}
+
+// named says what a call fails with.
+func named(err error) string {
+	if short := (*vfs.ShortError)(nil); errors.As(err, &short) {
+		return fmt.Sprintf("%v behind what is drawn", short.Err)
+	}
+	return err.Error()
 }
 
 // life is a store that does one of each, with three starts, on a disk of which one call fails.
