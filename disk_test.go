@@ -291,28 +291,53 @@ func TestSingleMemberAcknowledgesNothingAfterAFailedSync(t *testing.T) {
 	})
 }
 
-// TestLeaderWhoseDiskHangsIsReplaced: its heartbeats go on, so nobody but itself can notice.
+// TestLeaderWhoseDiskHangsIsReplaced: with syncs alone its heartbeats go on, so nobody but itself can notice; with writes, or new files, it stands still. In each compat.
 func TestLeaderWhoseDiskHangsIsReplaced(t *testing.T) {
 	t.Parallel()
-	dledgertest.Run(t, 3, func(c *dledgertest.Cluster) {
-		appendSome(c, 0, 10)
-		old := c.Leader()
-		begin := time.Now()
-		c.Disk(old.ID).Hang()
-		// The followers' disks are a majority: what is appended meanwhile is acknowledged.
-		stop := load(c, 2, 20*time.Millisecond)
-		c.Wait("another leader", func() bool { return c.Leader() != old })
-		took := time.Since(begin)
-		stop()
-		if took > 4*time.Second {
-			c.T.Errorf("replaced after %v", took)
+	for _, compat := range []dledger.Compat{dledger.CompatGo, dledger.Compat04, dledger.Compat03} {
+		for name, calls := range map[string]dledgertest.Calls{"syncs": dledgertest.Syncs, "syncs of directories": dledgertest.DirSyncs, "writes": dledgertest.Writes,
+			"everything": dledgertest.Syncs | dledgertest.DirSyncs | dledgertest.Writes} {
+			t.Run(fmt.Sprintf("%v, %s", compat, name), func(t *testing.T) {
+				t.Parallel()
+				limit := 4 * time.Second
+				if compat != dledger.CompatGo { // the original's timers
+					limit = 20 * time.Second
+				}
+				setup := dledgertest.Setup{Config: func(_ string, c *dledger.Config) {
+					small("", c)
+					c.Compat = compat
+				}}
+				setup.Run(t, 3, func(c *dledgertest.Cluster) {
+					appendSome(c, 0, 10)
+					old := c.Leader()
+					begin := time.Now()
+					c.Disk(old.ID).HangIn(calls)
+					// The followers' disks are a majority: what is appended meanwhile is acknowledged.
+					stop := load(c, 2, 20*time.Millisecond)
+					c.Wait("another leader", func() bool { return c.Leader() != old })
+					took := time.Since(begin)
+					stop()
+					if took > limit {
+						c.T.Errorf("replaced after %v", took)
+					}
+					c.T.Logf("replaced after %v", took)
+					appendSome(c, 10, 20)
+					// Whoever still asks the old one is not held longer than it wishes, and is not told a lie.
+					ctx, cancel := context.WithTimeout(c.T.Context(), time.Second)
+					if e, err := old.Append(ctx, body(20)); err == nil {
+						c.T.Errorf("the replaced leader acknowledged entry %d", e.Index)
+					}
+					cancel()
+					if e, err := old.Get(0); err != nil || string(e.Body) != string(body(0)) {
+						c.T.Errorf("the replaced leader gives entry 0 as %q, %v", e.Body, err)
+					}
+					c.Disk(old.ID).Resume()
+					appendSome(c, 20, 30)
+					c.Agree()
+				})
+			})
 		}
-		c.T.Logf("replaced after %v", took)
-		appendSome(c, 10, 20)
-		c.Disk(old.ID).Resume()
-		appendSome(c, 20, 30)
-		c.Agree()
-	})
+	}
 }
 
 // TestSlowDisksShareSyncs: with 10 ms a sync, a hundred clients get through in the time of few syncs.

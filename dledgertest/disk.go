@@ -30,6 +30,28 @@ func (l Loss) keep(seed uint64) vfs.Keep {
 	panic(fmt.Sprintf("dledgertest: unknown Loss %d", l))
 }
 
+// Calls are kinds of calls to a disk.
+type Calls uint8
+
+const (
+	Syncs    Calls = 1 << iota // of files
+	DirSyncs                   // of directories
+	Writes                     // and all else that changes files and directories, but for syncs
+)
+
+// callsOf gives the kind of a call; 0 is one that changes nothing.
+func callsOf(op string) Calls {
+	switch op {
+	case "read", "open", "stat", "readdir", "mkdir": // a directory that is there already is no change
+		return 0
+	case "datasync", "sync":
+		return Syncs
+	case "syncdir":
+		return DirSyncs
+	}
+	return Writes
+}
+
 // Disk is the disk of one member. It outlives the member's crashes; Wipe replaces it by an empty one.
 type Disk struct {
 	mem *vfs.Mem
@@ -39,7 +61,8 @@ type Disk struct {
 	dirTime  time.Duration // of a sync of a directory
 	failSync error         // for the next sync; nil = none
 	fail     error         // for everything that would change the disk; nil = nothing
-	hanging  chan struct{} // closed when syncs go on; nil = they do
+	hangs    Calls         // what waits for hanging
+	hanging  chan struct{} // closed when that goes on; nil = it does
 }
 
 func newDisk(syncTime time.Duration) *Disk {
@@ -50,30 +73,27 @@ func newDisk(syncTime time.Duration) *Disk {
 
 // hook sees every call of the member.
 func (d *Disk) hook(c vfs.Call) error {
-	switch c.Op {
-	case "read", "open", "stat", "readdir", "mkdir": // a directory that is there already is no change
-	default:
-		d.mu.Lock()
-		err := d.fail
-		d.mu.Unlock()
-		if err != nil {
-			return err
-		}
-	}
-	directory := c.Op == "syncdir"
-	if c.Op != "datasync" && c.Op != "sync" && !directory {
+	kind := callsOf(c.Op)
+	if kind == 0 {
 		return nil
 	}
 	d.mu.Lock()
-	took, hanging := d.syncTime, d.hanging
-	var err error
-	if directory {
-		took = d.dirTime
-	} else {
+	err := d.fail
+	var took time.Duration
+	switch {
+	case err != nil:
+	case kind == Syncs:
+		took = d.syncTime
 		err, d.failSync = d.failSync, nil
+	case kind == DirSyncs:
+		took = d.dirTime
+	}
+	hanging := d.hanging
+	if d.fail != nil || d.hangs&kind == 0 {
+		hanging = nil
 	}
 	d.mu.Unlock()
-	if hanging != nil && !directory {
+	if hanging != nil {
 		<-hanging
 	}
 	if took > 0 {
@@ -104,22 +124,26 @@ func (d *Disk) Fail(err error) {
 	d.fail = err
 }
 
-// Hang makes syncs that begin from now on wait until Resume, as a disk does that is about to die. Writes go to the page cache meanwhile.
-func (d *Disk) Hang() {
+// Hang makes syncs of files that begin from now on wait until Resume, as a disk does that is about to die. Writes go to the page cache meanwhile.
+func (d *Disk) Hang() { d.HangIn(Syncs) }
+
+// HangIn makes all calls of these kinds that begin from now on wait until Resume. Writes wait where the page cache is full of what the disk does not take.
+func (d *Disk) HangIn(calls Calls) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.hangs |= calls
 	if d.hanging == nil {
 		d.hanging = make(chan struct{})
 	}
 }
 
-// Resume ends Hang.
+// Resume ends Hang and HangIn.
 func (d *Disk) Resume() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.hanging != nil {
 		close(d.hanging)
-		d.hanging = nil
+		d.hanging, d.hangs = nil, 0
 	}
 }
 
