@@ -104,6 +104,9 @@ func Open(cfg Config) (*Broker, error) {
 	if guard := cfg.unguarded(); guard != "" {
 		cfg.Logger.Warn("there is no access control here: whoever reaches the ports may do everything", "key", guard)
 	}
+	if err := cfg.refuseOldLog(); err != nil {
+		return nil, err
+	}
 	b := &Broker{cfg: cfg, log: cfg.Logger.With("broker", cfg.Name, "id", cfg.Log.ID), routes: table(), started: time.Now(), ended: make(chan struct{})}
 	if b.levels, err = parseDelayLevels(cfg.DelayLevels); err != nil {
 		return nil, err

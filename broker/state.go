@@ -466,12 +466,7 @@ const (
 )
 
 // fs is the file system of the log.
-func (m *meta) fs() vfs.FS {
-	if m.b.cfg.Log.FS != nil {
-		return m.b.cfg.Log.FS
-	}
-	return vfs.OS()
-}
+func (m *meta) fs() vfs.FS { return m.b.cfg.fs() }
 
 // load reads the state, and what a Java broker has left. That is written into the log by the first leader (see run), where it becomes the group's.
 func (m *meta) load() error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -335,6 +336,10 @@ func TestFailuresAreOneLineAndExitCode1(t *testing.T) {
 	port := freePort(t, 1, 0)
 	nobody := fmt.Sprintf("n0-127.0.0.1:%d", port)
 	bad := filepath.Join(empty, "groups.yaml")
+	old := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(old, "commitlog"), 0o755), os.WriteFile(filepath.Join(old, "commitlog", "00000000000000000000"), []byte{0, 0, 0, 91}, 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		args string
 		file string // content of groups.yaml
@@ -356,6 +361,7 @@ func TestFailuresAreOneLineAndExitCode1(t *testing.T) {
 		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, port+1, empty, "dLegerSelfId=n7"), want: "dLegerSelfId \"n7\""},
 		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, port+1, empty, "bindAddress=192.0.2.1"), want: "bindAddress, listenPort: listen tcp 192.0.2.1:"},
 		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, port+1, bad, ""), want: bad},
+		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, port+1, old, ""), want: filepath.Join(old, "commitlog") + " holds messages from before"},
 		{args: "broker -c " + bad + " --log-level error", file: brokerConf(taken(t), port, empty, ""), want: "address already in use"},
 		{args: "broker -c " + bad + " --log-level error", file: brokerConf(port, taken(t), empty, ""), want: "address already in use"},
 		{args: fmt.Sprintf("namesrv --log-level error --kv-file %s --port %d", filepath.Join(empty, "kv.json"), taken(t)), want: "address already in use"},
