@@ -589,6 +589,8 @@ func (c *Config) check() error {
 		return errors.New("enableDLegerCommitLog is not true: only brokers in DLedger mode are served; for a single one give it one peer")
 	case c.Name == "":
 		return errors.New("brokerName is missing")
+	case len(mq.TopicMetadataStem+c.Name) > mq.TopicMax:
+		return fmt.Errorf("brokerName has %d bytes, at most %d: the group's own topic is called after it", len(c.Name), mq.TopicMax-len(mq.TopicMetadataStem))
 	case c.Log.ID == "":
 		return errors.New("dLegerSelfId is missing")
 	case c.Log.Peers == "":

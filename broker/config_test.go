@@ -67,6 +67,7 @@ func TestBadBrokerConfNamesTheKey(t *testing.T) {
 		{"mode that is no truth", "enableDLegerCommitLog=yes", "enableDLegerCommitLog"},
 		{"member", "dLegerSelfId=", "dLegerSelfId"},
 		{"name", "brokerName=a b", "brokerName"},
+		{"name for which there is no topic", "brokerName=" + strings.Repeat("a", 239), "brokerName has 239 bytes, at most 238"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			conf, err := ParseConfig(exampleConf + c.line + "\n")

@@ -187,7 +187,7 @@ func (b *Broker) delivered(ctx context.Context, topic, uniq string, source *mq.M
 func restored(m *mq.Message) (*mq.Message, bool) {
 	topic := m.Prop(mq.PropRealTopic)
 	var queue int32
-	if _, err := fmt.Sscan(m.Prop(mq.PropRealQueueID), &queue); err != nil || mq.CheckGroup(topic) != nil || mq.IsNoSendTopic(topic) { // topics of groups may be as long as those
+	if _, err := fmt.Sscan(m.Prop(mq.PropRealQueueID), &queue); err != nil || msgstore.CheckTopic(topic) != nil || mq.IsNoSendTopic(topic) { // a Java leader may have let a group have any name
 		return nil, false
 	}
 	real := *m

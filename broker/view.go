@@ -138,6 +138,10 @@ func (b *Broker) sendBack(r *request) {
 		}
 		m.SetProp(mq.PropDelay, mq.Itoa(level))
 	}
+	if err := msgstore.CheckTopic(m.Topic); err != nil { // now, as it may be delayed first: then nobody would be told
+		r.refuse(mq.SystemError, "%v: what group [%s] sends back cannot be stored: %v", msgstore.MessageIllegal, group, err)
+		return
+	}
 	b.ensureTopic(target, func(err error) {
 		if err != nil {
 			b.failed(r, err)

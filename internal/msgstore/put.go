@@ -124,8 +124,8 @@ func refused(err error) PutResult {
 func (p *put) encode(now int64) ([][]byte, error) {
 	size := 0
 	for i, m := range p.msgs {
-		if !isName(m.Topic) {
-			return nil, fmt.Errorf("topic %q", m.Topic)
+		if err := CheckTopic(m.Topic); err != nil {
+			return nil, err
 		}
 		m.StoreTime = now
 		if !m.StoreHost.IsValid() {

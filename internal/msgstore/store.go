@@ -637,6 +637,17 @@ func (s *Store) dispatch(e dledger.Entry) error {
 	return nil
 }
 
+// CheckTopic says why no message of a topic can be stored, whatever else there is to say about its name.
+func CheckTopic(topic string) error {
+	switch {
+	case !isName(topic):
+		return fmt.Errorf("topic %q", topic)
+	case len(topic) > mq.TopicMax:
+		return fmt.Errorf("topic of %d bytes, at most %d", len(topic), mq.TopicMax)
+	}
+	return nil
+}
+
 // isName tells whether a topic can be a directory's name.
 func isName(topic string) bool {
 	return topic != "" && topic != "." && topic != ".." && !strings.ContainsAny(topic, "/\\\x00")
