@@ -94,20 +94,21 @@ func (b *Broker) pull(r *request) {
 		}
 		return
 	}
+	var sub *subscription
 	if flag&pullHasSub != 0 {
-		s := b.subscribe(mq.SubscriptionData{Topic: p.key.Topic, SubString: expr, ExpressionType: exprType})
-		if s.err != nil {
-			r.refuse(mq.SubscriptionParseFailed, "parse the consumer's subscription failed: %v", s.err)
+		sub = b.subscribe(mq.SubscriptionData{Topic: p.key.Topic, SubString: expr, ExpressionType: exprType})
+		if sub.err != nil {
+			r.refuse(mq.SubscriptionParseFailed, "parse the consumer's subscription failed: %v", sub.err)
 			return
 		}
-		if exprType == mq.ExprSQL && !b.conf().PropertyFilter {
-			r.refuse(mq.SystemError, "The broker does not support consumer to filter message by %s", mq.ExprSQL)
-			return
-		}
-		p.filter = s.filter
-	} else if !p.registered(config, version) {
+	} else if sub = p.registered(config, version); sub == nil {
 		return
 	}
+	if sub.data.ExpressionType == mq.ExprSQL && !b.conf().PropertyFilter {
+		r.refuse(mq.SystemError, "The broker does not support consumer to filter message by %s", mq.ExprSQL)
+		return
+	}
+	p.filter = sub.filter
 	if flag&pullCommits != 0 && !r.committed && !r.held {
 		r.committed = true
 		b.commitOffset(p.group, p.key.Topic, p.key.ID, commit)
@@ -122,8 +123,8 @@ func (b *Broker) pull(r *request) {
 	p.work(p.suspends)
 }
 
-// registered takes the subscription from the group's heartbeats; false: the request is answered or passed on.
-func (p *pull) registered(config mq.SubscriptionGroupConfig, version int64) bool {
+// registered gives the subscription of the group's heartbeats; nil: the request is answered or passed on.
+func (p *pull) registered(config mq.SubscriptionGroupConfig, version int64) *subscription {
 	sub, model, known := p.r.b.clients.subscription(p.group, p.key.Topic)
 	switch {
 	case !known:
@@ -143,10 +144,9 @@ func (p *pull) registered(config mq.SubscriptionGroupConfig, version int64) bool
 	case sub.err != nil:
 		p.r.refuse(mq.SubscriptionParseFailed, "%v", sub.err)
 	default:
-		p.filter = sub.filter
-		return true
+		return sub
 	}
-	return false
+	return nil
 }
 
 // refuse answers with the reason that newer clients look at.

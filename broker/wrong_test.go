@@ -112,6 +112,9 @@ func TestWrongInputsGetTheCodesOfTheOriginal(t *testing.T) {
 		alone := mq.Heartbeat{ClientID: "b", Consumers: []mq.ConsumerData{{GroupName: "alone", ConsumeType: mq.ConsumePush, MessageModel: mq.Broadcasting, ConsumeFromWhere: mq.FromLastOffset,
 			Subscriptions: []mq.SubscriptionData{{Topic: "t", SubString: "*", SubVersion: 1}}}}}
 		p.must(n, mq.CodeHeartbeat, nil, mq.Marshal(alone))
+		sql := mq.Heartbeat{ClientID: "c", Consumers: []mq.ConsumerData{{GroupName: "sql", ConsumeType: mq.ConsumePush, MessageModel: mq.Clustering, ConsumeFromWhere: mq.FromLastOffset,
+			Subscriptions: []mq.SubscriptionData{{Topic: "t", SubString: "a = 1", ExpressionType: mq.ExprSQL, SubVersion: 1}}}}}
+		p.must(n, mq.CodeHeartbeat, nil, mq.Marshal(sql))
 		set := func(line string) func() {
 			return func() { p.must(n, mq.CodeUpdateBrokerConfig, nil, []byte(line)) }
 		}
@@ -172,6 +175,8 @@ func TestWrongInputsGetTheCodesOfTheOriginal(t *testing.T) {
 			{"several topics, one for messages of every type", nil, mq.CodeCreateTopics, nil, `{"topicConfigList":[{"topicName":"t9","readQueueNums":1,"writeQueueNums":1,"perm":6,"attributes":{"+message.type":"MIXED"}}]}`, mq.InvalidParameter, ""},
 			{"a path to be set", nil, mq.CodeUpdateBrokerConfig, nil, "storePathRootDir=/tmp", mq.NoPermission, ""},
 			{"SQL92 where it is switched off", set("enablePropertyFilter=false"), mq.CodePull, pullExt("g", "t", 0, 0, 0, "expressionType", "SQL92", "subscription", "a = 1"), "", mq.SystemError, ""},
+			{"SQL92 of a heartbeat where it is switched off", nil, mq.CodePull, pullExt("sql", "t", 0, 0, 0, registered...), "", mq.SystemError, ""},
+			{"and where it is switched on again", set("enablePropertyFilter=true"), mq.CodePull, pullExt("sql", "t", 0, 0, 0, registered...), "", mq.PullRetryImmediately, ""},
 			{"an order topic at a broker that is read only", set("brokerPermission=4"), mq.CodeSend, sendExt("order", 0), "x", mq.NoPermission, ""},
 			{"another one: routes keep producers away", nil, mq.CodeSend, sendExt("t", 0), "x", mq.Success, ""},
 			{"pull at a broker that is written only", set("brokerPermission=2"), mq.CodePull, pullExt("g", "t", 0, 0, 0), "", mq.NoPermission, "1"},
