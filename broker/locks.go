@@ -10,7 +10,8 @@ import (
 )
 
 // Compatibility: LOCK_BATCH_MQ (41), UNLOCK_BATCH_MQ (42). Locks go through the log, so a consumer keeps them when leadership moves; the
-// original forgets them and can give a queue to two owners for a minute. onlyThisBroker is ignored: the group has one table.
+// original forgets them and can give a queue to two owners for a minute. onlyThisBroker is ignored: the group has one table. Queues of another broker are not locked;
+// the original locks whatever it is asked for.
 
 func (b *Broker) lockRequest(r *request) (q mq.LockRequest, rec *lockRecord, ok bool) {
 	if err := mq.Unmarshal(r.body(), &q); err != nil {
@@ -19,7 +20,7 @@ func (b *Broker) lockRequest(r *request) (q mq.LockRequest, rec *lockRecord, ok 
 	}
 	rec = &lockRecord{Group: inJSON(q.ConsumerGroup), Client: inJSON(q.ClientID)}
 	for _, queue := range q.Queues {
-		if queue.BrokerName == "" || queue.BrokerName == b.cfg.Name {
+		if b.has(queue) {
 			rec.Queues = append(rec.Queues, lockQueue{inJSON(queue.Topic), queue.QueueID})
 		}
 	}
@@ -29,6 +30,9 @@ func (b *Broker) lockRequest(r *request) (q mq.LockRequest, rec *lockRecord, ok 
 	}
 	return q, rec, true
 }
+
+// has tells whether a queue that a client names is one of this group's. Locks do not name the broker, so those of another group are neither taken nor confirmed.
+func (b *Broker) has(q mq.MessageQueue) bool { return q.BrokerName == "" || q.BrokerName == b.cfg.Name }
 
 // inJSON gives a text by which a client is known in records, which are JSON: itself, or what stands for bytes that are no UTF-8. No two have the same.
 func inJSON(s string) string {
@@ -54,7 +58,7 @@ func (b *Broker) lockQueues(r *request) {
 		}
 		answer := mq.LockAnswer{Queues: []mq.MessageQueue{}}
 		for _, queue := range q.Queues {
-			if b.meta.lockedBy(rec.Group, queueKey{inJSON(queue.Topic), queue.QueueID}) == rec.Client {
+			if b.has(queue) && b.meta.lockedBy(rec.Group, queueKey{inJSON(queue.Topic), queue.QueueID}) == rec.Client {
 				answer.Queues = append(answer.Queues, queue)
 			}
 		}

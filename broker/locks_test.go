@@ -28,6 +28,31 @@ func TestClientWhoseIDIsNoUTF8GetsItsLocks(t *testing.T) {
 	})
 }
 
+// TestLocksAreOfQueuesOfThisGroup: a queue of another group is neither locked nor confirmed, also where this one has the same queue and the client holds it.
+func TestLocksAreOfQueuesOfThisGroup(t *testing.T) {
+	inCluster(t, 1, nil, func(c *cluster) {
+		p := c.client("10.1.0.1")
+		n := c.leader()
+		of := func(broker string, id int32) mq.MessageQueue {
+			return mq.MessageQueue{BrokerName: broker, Topic: "t", QueueID: id}
+		}
+		for _, lock := range []struct {
+			client    string
+			asks, got []mq.MessageQueue
+		}{
+			{"b", []mq.MessageQueue{of("other", 0)}, nil},
+			{"a", []mq.MessageQueue{of("a", 0), of("other", 0), of("", 1)}, []mq.MessageQueue{of("a", 0), of("", 1)}},
+			{"a", []mq.MessageQueue{of("other", 0), of("other", 1)}, nil},
+		} {
+			var a mq.LockAnswer
+			if err := mq.Unmarshal(p.must(n, mq.CodeLockQueues, nil, mq.Marshal(mq.LockRequest{ClientID: lock.client, ConsumerGroup: "g", Queues: lock.asks})).Body, &a); err != nil {
+				c.T.Fatal(err)
+			}
+			equal(c.T, lock.client, a.Queues, lock.got)
+		}
+	})
+}
+
 // TestLocksThatNobodyHoldsAreForgotten, whoever took them.
 func TestLocksThatNobodyHoldsAreForgotten(t *testing.T) {
 	inCluster(t, 1, nil, func(c *cluster) {
