@@ -163,8 +163,8 @@ func (b *Broker) properties() map[string]string {
 		role, id = "SYNC_MASTER", 0
 	}
 	maps.Copy(all, map[string]string{
-		"brokerClusterName": c.Cluster, "brokerName": c.Name, "brokerId": mq.Itoa(id), "brokerRole": role, "brokerIP1": c.IP, "brokerIP2": c.IP, "listenPort": mq.Itoa(c.Port),
-		"haListenPort": mq.Itoa(c.Port + 1), "namesrvAddr": strings.Join(c.NameServers, ";"), "flushDiskType": map[bool]string{true: "ASYNC_FLUSH", false: "SYNC_FLUSH"}[c.Log.Durability.String() == "async"],
+		"brokerClusterName": c.Cluster, "brokerName": c.Name, "brokerId": mq.Itoa(id), "brokerRole": role, "brokerIP1": c.IP, "brokerIP2": c.HAIP, "listenPort": mq.Itoa(c.Port),
+		"haListenPort": mq.Itoa(c.HAPort), "namesrvAddr": strings.Join(c.NameServers, ";"), "flushDiskType": map[bool]string{true: "ASYNC_FLUSH", false: "SYNC_FLUSH"}[c.Log.Durability.String() == "async"],
 		"enableDLegerCommitLog": "true", "dLegerGroup": c.Log.Group, "dLegerSelfId": c.Log.ID, "dLegerPeers": c.Log.Peers, "storePathRootDir": c.Log.Dir,
 		"brokerPermission": mq.Itoa(c.Permission), "autoCreateTopicEnable": boolText(c.AutoCreateTopic), "autoCreateSubscriptionGroup": boolText(c.AutoCreateGroup),
 		"defaultTopicQueueNums": mq.Itoa(c.DefaultQueues), "maxMessageSize": mq.Itoa(c.MessageSizeMax), "regionId": c.RegionID, "traceOn": boolText(c.TraceOn),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -642,7 +643,7 @@ func TestConfigurationIsShownAndChanged(t *testing.T) {
 			}
 			return "\n" + string(f.Body)
 		}
-		for _, want := range []string{"brokerName=a", "brokerClusterName=DefaultCluster", "listenPort=10911", "brokerRole=SYNC_MASTER", "brokerId=0", "autoCreateTopicEnable=true", "maxMessageSize=4194304"} {
+		for _, want := range []string{"brokerName=a", "brokerClusterName=DefaultCluster", "listenPort=10911", "brokerIP2=10.0.0.10", "haListenPort=10912", "brokerRole=SYNC_MASTER", "brokerId=0", "autoCreateTopicEnable=true", "maxMessageSize=4194304"} {
 			if !strings.Contains(lines(), "\n"+want+"\n") {
 				t.Errorf("%s is missing in %s", want, lines())
 			}
@@ -670,6 +671,42 @@ func TestConfigurationIsShownAndChanged(t *testing.T) {
 		}
 		if got := lines(); !strings.Contains(got, "\nbrokerPermission=4\n") {
 			t.Errorf("a refused change was made: %s", got)
+		}
+	})
+}
+
+// TestConfigurationThatIsShownIsTheOneThatWasGiven, key by key of those that have an effect; what is told to name servers is the same.
+func TestConfigurationThatIsShownIsTheOneThatWasGiven(t *testing.T) {
+	text, err := os.ReadFile("testdata/brokerconf.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if key, value, works := strings.Cut(strings.TrimSpace(line), "="); works && line[0] != '#' {
+			given[key] = value
+		}
+	}
+	for _, key := range []string{"brokerIP1", "listenPort", "brokerName", "namesrvAddr", "dLegerGroup", "dLegerPeers", "dLegerSelfId", "storePathRootDir"} {
+		delete(given, key) // the test's group has its own
+	}
+	setup := func(cfg *Config) {
+		for key, value := range given {
+			if err := cfg.Set(key, value); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	inCluster(t, 1, setup, func(c *cluster) {
+		n := c.leader()
+		shown := "\n" + string(c.client("10.1.0.1").must(n, mq.CodeGetBrokerConfig, nil, nil).Body)
+		for key, value := range given {
+			if !strings.Contains(shown, "\n"+key+"="+value+"\n") {
+				c.T.Errorf("%s=%s is missing in %s", key, value, shown)
+			}
+		}
+		if at := c.brokers[n].cfg.haAddress(); at != given["brokerIP2"]+":"+given["haListenPort"] {
+			c.T.Errorf("name servers are told %s", at)
 		}
 	})
 }

@@ -572,6 +572,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.IP == "" {
 		c.IP = hostIP().String()
 	}
+	c.HAIP, c.HAPort = cmp.Or(c.HAIP, c.IP), cmp.Or(c.HAPort, c.Port+1)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -631,9 +632,7 @@ const resolveMax = 10 * time.Second
 func (c *Config) address() string { return net.JoinHostPort(c.IP, strconv.Itoa(c.Port)) }
 
 // haAddress is where the original copies its log from; here nobody listens on it, but name servers want one.
-func (c *Config) haAddress() string {
-	return net.JoinHostPort(cmp.Or(c.HAIP, c.IP), strconv.Itoa(cmp.Or(c.HAPort, c.Port+1)))
-}
+func (c *Config) haAddress() string { return net.JoinHostPort(c.HAIP, strconv.Itoa(c.HAPort)) }
 
 // followerID is the broker id of this replica while it does not lead: the number in the log's id, from its second character on, plus one.
 func (c *Config) followerID() int64 {
