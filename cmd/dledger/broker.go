@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -19,7 +20,7 @@ import (
 type brokerFlags struct {
 	file, names         string
 	set                 []string
-	print               bool
+	print, important    bool
 	logLevel, logFormat string
 	metrics, pprof      string
 }
@@ -49,6 +50,7 @@ for routes again, a minute at most (drainMaxMs). SIGINT does not wait for them.`
 	f.StringVarP(&o.names, "namesrv-addr", "n", "", "name servers, host:port joined by ';'; goes before namesrvAddr in the file (default NAMESRV_ADDR of the environment)")
 	f.StringArrayVar(&o.set, "set", nil, "set a key, KEY=VALUE; may be given several times, goes before the file")
 	f.BoolVarP(&o.print, "print-config-item", "p", false, "print the configuration and end")
+	f.BoolVarP(&o.important, "print-important-config", "m", false, "print what the original calls important of it and end")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.metrics, "metrics", "", "serve Prometheus metrics on this host:port")
@@ -61,6 +63,8 @@ for routes again, a minute at most (drainMaxMs). SIGINT does not wait for them.`
 			name = "namesrv-addr"
 		case "printConfigItem":
 			name = "print-config-item"
+		case "printImportantConfig":
+			name = "print-important-config"
 		}
 		return pflag.NormalizedName(name)
 	})
@@ -113,8 +117,11 @@ func (o *brokerFlags) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	if o.print {
-		_, err := fmt.Fprint(cmd.OutOrStdout(), cfg.Properties())
+	if text := cfg.Properties(); o.print || o.important {
+		if !o.print {
+			text = important(text)
+		}
+		_, err := fmt.Fprint(cmd.OutOrStdout(), text)
 		return err
 	}
 	cfg.Logger = log
@@ -139,6 +146,26 @@ func (o *brokerFlags) run(cmd *cobra.Command) (err error) {
 	}
 	log.Info("stopping")
 	return pages.close()
+}
+
+// importantKeys are those that the original (5.3.3) prints for -m (ImportantField).
+var importantKeys = strings.Fields(`accessMessageInMemoryMaxRatio aclEnable allAckInSyncStateSet autoCreateSubscriptionGroup autoCreateTopicEnable brokerClusterName brokerIP1 brokerId
+	brokerName brokerRole cleanFileForciblyEnable commitIntervalCommitLog deleteFileBatchMax deleteWhen disappearTimeAfterStart dispatchFromSenderThread enableAutoInSyncReplicas
+	enableCleanExpiredOffset fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fileReservedTime flushCommitLogTimed flushDiskType flushIntervalCommitLog haFlowControlEnable
+	haMasterAddress inSyncReplicas listenPort maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory
+	messageIndexEnable messageIndexSafe minInSyncReplicas msgTraceTopicName namesrvAddr recoverConcurrently rejectTransactionMessage storePathBrokerIdentity storePathCommitLog
+	storePathDLedgerCommitLog storePathEpochFile storePathRootDir storeType totalReplicas traceTopicEnable transactionCheckInterval transactionCheckMax transactionTimeOut
+	transientStorePoolEnable wakeCommitWhenPutMessage wakeFlushWhenPutMessage`)
+
+// important gives those lines of a configuration whose keys are important.
+func important(properties string) string {
+	var b strings.Builder
+	for line := range strings.Lines(properties) {
+		if key, _, _ := strings.Cut(line, "="); slices.Contains(importantKeys, key) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 // newAdmin says where the tool is that administers brokers (decision 16).

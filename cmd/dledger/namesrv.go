@@ -30,7 +30,7 @@ func commandLine(args []string) []string {
 }
 
 func newNamesrv() *cobra.Command {
-	var file, kvFile, logLevel, logFormat string
+	var file, names, kvFile, logLevel, logFormat string
 	var port int
 	var printConfig bool
 	cmd := &cobra.Command{
@@ -69,6 +69,9 @@ Called by the name mqnamesrv the program is this command.`,
 			if len(unknown) > 0 {
 				log.Warn("keys without effect here", "file", file, "keys", unknown)
 			}
+			if names != "" {
+				log.Warn("--namesrv-addr has no effect: name servers know nothing of each other", "namesrvAddr", names)
+			}
 			cfg.Logger = log
 			if cfg.KVFile = cmp.Or(kvFile, cfg.KVFile); cfg.KVFile == "" {
 				home, err := os.UserHomeDir()
@@ -86,6 +89,7 @@ Called by the name mqnamesrv the program is this command.`,
 	}
 	f := cmd.Flags()
 	f.StringVarP(&file, "config-file", "c", "", "properties file of the original")
+	f.StringVarP(&names, "namesrv-addr", "n", "", "taken since the original takes it, without effect there and here")
 	f.IntVar(&port, "port", 9876, "port to listen on; goes before listenPort in the file")
 	f.StringVar(&kvFile, "kv-file", "", "where the key-value configuration is kept (default kvConfigPath of the file, else ~/namesrv/kvConfig.json)")
 	f.BoolVarP(&printConfig, "print-config-item", "p", false, "print the configuration and end")
@@ -95,6 +99,8 @@ Called by the name mqnamesrv the program is this command.`,
 		switch name { // as the original spells them
 		case "configFile":
 			name = "config-file"
+		case "namesrvAddr":
+			name = "namesrv-addr"
 		case "printConfigItem":
 			name = "print-config-item"
 		}

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strconv"
@@ -73,12 +76,57 @@ func TestNameServerRefusesWhatItCannotUse(t *testing.T) {
 func TestNameOfTheProgramIsACommand(t *testing.T) {
 	for _, c := range [][2][]string{
 		{{"/opt/bin/mqnamesrv", "-c", "f"}, {"namesrv", "-c", "f"}},
+		{{"/opt/bin/mqbroker", "-n", "a:9876", "-m"}, {"broker", "-n", "a:9876", "-m"}},
 		{{"mqadmin", "clusterList"}, {"admin", "clusterList"}},
 		{{"dledger", "namesrv"}, {"namesrv"}},
 		{{"./dledger"}, {}},
 	} {
 		if got := commandLine(c[0]); !reflect.DeepEqual(got, c[1]) {
 			t.Errorf("%q: got %q, want %q", c[0], got, c[1])
+		}
+	}
+}
+
+// TestLinksTakeWhatTheScriptsOfTheOriginalTake: every option of BrokerStartup and NamesrvStartup, short and long, by a link of the script's name to the program.
+func TestLinksTakeWhatTheScriptsOfTheOriginalTake(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "broker.conf")
+	if err := os.WriteFile(conf, []byte("brokerName=a\nenableDLegerCommitLog=true\nfileReservedTime=48\nregionId=r\nhaListenPort=1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	names := filepath.Join(dir, "namesrv.conf")
+	if err := os.WriteFile(names, []byte("listenPort=9000\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []struct{ program, args, has, hasNot string }{
+		{"mqbroker", "-c " + conf + " -p", "regionId=r", ""},
+		{"mqbroker", "--configFile " + conf + " --printConfigItem", "regionId=r", ""},
+		{"mqbroker", "-c " + conf + " -n 10.0.0.1:9876 -m", "namesrvAddr=10.0.0.1:9876", "regionId"},
+		{"mqbroker", "-c " + conf + " --namesrvAddr 10.0.0.1:9876 --printImportantConfig", "fileReservedTime=48", "haListenPort"},
+		{"mqbroker", "-c " + conf + " -p -m", "regionId=r", ""},
+		{"mqbroker", "-h", "dledger broker [flags]", ""},
+		{"mqnamesrv", "-c " + names + " -p", "listenPort=9000", ""},
+		{"mqnamesrv", "-n 10.0.0.1:9876 -p", "listenPort=9876", ""},
+		{"mqnamesrv", "--configFile " + names + " --namesrvAddr 10.0.0.1:9876 --printConfigItem", "listenPort=9000", ""},
+		{"mqnamesrv", "-h", "dledger namesrv [flags]", ""},
+	} {
+		link := filepath.Join(dir, k.program)
+		if err := os.Symlink(self, link); err != nil && !errors.Is(err, os.ErrExist) {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		cmd := exec.CommandContext(ctx, link, strings.Fields(k.args)...)
+		cmd.Env = append(os.Environ(), "DLEDGER_TEST_AS_PROGRAM=1")
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		cancel()
+		if err != nil || !strings.Contains(string(out), k.has) || k.hasNot != "" && strings.Contains(string(out), k.hasNot) {
+			t.Errorf("%s %s: %v %s\n%s\nwant %s and not %q", k.program, k.args, err, stderr.String(), out, k.has, k.hasNot)
 		}
 	}
 }
