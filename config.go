@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"dledger/internal/logstore"
 	"dledger/internal/raft"
 	"dledger/internal/vfs"
 )
@@ -233,12 +234,13 @@ func (c *Config) check() error {
 		return bad("maxVoteIntervalMs", c.MaxVoteInterval, fmt.Sprintf("must be above minVoteIntervalMs (%v)", c.MinVoteInterval))
 	case c.MaxTakeInterval <= c.MinTakeInterval:
 		return bad("maxTakeLeadershipVoteIntervalMs", c.MaxTakeInterval, fmt.Sprintf("must be above minTakeLeadershipVoteIntervalMs (%v)", c.MinTakeInterval))
-	case !areHours(c.DeleteWhen):
-		return bad("deleteWhen", fmt.Sprintf("%q", c.DeleteWhen), "hours of the day from 0 to 23, joined by ';'")
 	case !(c.DiskForceRatio >= 0.5 && c.DiskForceRatio <= 1): // so written, NaN is out too
 		return bad("diskSpaceRatioToForceClean", c.DiskForceRatio, "between 0.50 and 1")
 	case !(c.DiskCheckRatio > 0 && c.DiskCheckRatio <= 1):
 		return bad("diskSpaceRatioToCheckExpired", c.DiskCheckRatio, "above 0 and at most 1")
+	}
+	if _, err := logstore.Hours(c.DeleteWhen); err != nil {
+		return fmt.Errorf("deleteWhen: %w", err)
 	}
 	for _, id := range c.PreferredIDs {
 		if !slices.ContainsFunc(peers, func(p Peer) bool { return p.ID == id }) {
@@ -246,19 +248,6 @@ func (c *Config) check() error {
 		}
 	}
 	return nil
-}
-
-// areHours tells whether s is a list as DeleteWhen has it.
-func areHours(s string) bool {
-	for h := range strings.SplitSeq(s, ";") {
-		if h = strings.TrimSpace(h); h == "" {
-			continue
-		}
-		if n, err := strconv.Atoi(h); err != nil || n < 0 || n > 23 {
-			return false
-		}
-	}
-	return true
 }
 
 // root is the directory of this member's files.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"dledger/internal/logstore"
 )
 
 // Setting is one key of the configuration, as in the original's config file and behind --set.
@@ -157,7 +159,13 @@ var settings = slices.Concat([]Setting{
 	number("mappedFileSizeForEntryData", "size of a data file in bytes", 256, sizeMax, func(c *Config) *int64 { return &c.DataFileSize }),
 	indexSize(number("mappedFileSizeForEntryIndex", "size of an index file in bytes, a multiple of 32", 32, sizeMax, func(c *Config) *int64 { return &c.IndexFileSize })),
 	number("fileReservedHours", "minimum age of a data file that is deleted, in hours", 1, hoursMax, func(c *Config) *int { return &c.ReservedHours }),
-	text("deleteWhen", "hours of the day at which old files are deleted, joined by ';'", func(c *Config) *string { return &c.DeleteWhen }),
+	{Key: "deleteWhen", Help: "hours of the day at which old files are deleted, joined by ';'", set: func(c *Config, v string) error {
+		_, err := logstore.Hours(v)
+		if err == nil {
+			c.DeleteWhen = v
+		}
+		return err
+	}},
 	ratio("diskSpaceRatioToCheckExpired", "used share of the disk above which old files are deleted at any hour", 0, func(c *Config) *float64 { return &c.DiskCheckRatio }),
 	ratio("diskSpaceRatioToForceClean", "used share above which files may be deleted before their time; 0.05 more is a full disk", 0.5, func(c *Config) *float64 { return &c.DiskForceRatio }),
 	flag("enableDiskForceClean", "delete unexpired files under disk pressure", func(c *Config) *bool { return &c.ForceClean }, true),

@@ -404,15 +404,7 @@ var keys = map[string]key{
 		c.QueueFileUnits = int(n+19) / 20
 		return err
 	},
-	"deleteWhen": func(c *Config, v string) error {
-		for h := range strings.SplitSeq(v, ";") {
-			if n, err := strconv.Atoi(strings.TrimSpace(h)); strings.TrimSpace(h) != "" && (err != nil || n < 0 || n > 23) {
-				return &misfit{fmt.Sprintf("%.40q are not hours of the day from 0 to 23, joined by ';'", v), cmp.Or(c.Log.DeleteWhen, "04")}
-			}
-		}
-		c.Log.DeleteWhen = v
-		return nil
-	},
+	"deleteWhen": logKey("deleteWhen"),
 	"fileReservedTime": func(c *Config, v string) error {
 		otherwise := int64(cmp.Or(c.Log.ReservedHours, reservedHours+1) - 1)
 		n, err := fitting(v, 0, 1<<20, otherwise, "a number of hours")

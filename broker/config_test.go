@@ -100,7 +100,7 @@ func TestBrokerConfThatTheOriginalStartsWithIsNoError(t *testing.T) {
 		{"autoCreateTopicEnable", "perhaps", "false", func(c *Config) any { return c.AutoCreateTopic }, false},
 		{"fileReservedTime", "-1", "72", func(c *Config) any { return c.Log.ReservedHours }, 73},
 		{"fileReservedTime", "99999999", "1048576", func(c *Config) any { return c.Log.ReservedHours }, 1<<20 + 1},
-		{"deleteWhen", "4h", "04", func(c *Config) any { return c.Log.DeleteWhen }, ""},
+		{"deleteWhen", "4h", "the default", func(c *Config) any { return c.Log.DeleteWhen }, ""},
 		{"mappedFileSizeCommitLog", "3000000000", "the default", func(c *Config) any { return c.Log.DataFileSize }, int64(0)},
 		{"mappedFileSizeConsumeQueue", "x", "6000000", func(c *Config) any { return c.QueueFileUnits }, 300000},
 		{"brokerPermission", "15", "7", func(c *Config) any { return c.Permission }, int32(7)},

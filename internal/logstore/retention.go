@@ -41,17 +41,26 @@ func (r Retention) withDefaults() (Retention, error) {
 	}
 	r.ReservedHours = max(r.ReservedHours, 1)
 	r.ForceRatio = max(r.ForceRatio, 0.50)
-	for h := range strings.SplitSeq(r.DeleteWhen, ";") {
+	var err error
+	if r.hours, err = Hours(r.DeleteWhen); err != nil {
+		return r, fmt.Errorf("logstore: DeleteWhen %w", err)
+	}
+	return r, nil
+}
+
+// Hours reads hours of the day, separated by ";".
+func Hours(s string) (of [24]bool, err error) {
+	for h := range strings.SplitSeq(s, ";") {
 		if h = strings.TrimSpace(h); h == "" {
 			continue
 		}
 		n, err := strconv.Atoi(h)
 		if err != nil || n < 0 || n > 23 {
-			return r, fmt.Errorf("logstore: DeleteWhen %q: %q is no hour", r.DeleteWhen, h)
+			return of, fmt.Errorf("%.40q: hours of the day from 0 to 23, joined by ';'", s)
 		}
-		r.hours[n] = true
+		of[n] = true
 	}
-	return r, nil
+	return of, nil
 }
 
 // expireMax bounds the files that one round deletes, so that a round stays short.
