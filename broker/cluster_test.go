@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -69,7 +68,13 @@ func (c *cluster) close() {
 	}
 }
 
-func (c *cluster) address(id string) string { return "10.0.0.1" + id[1:] + ":10911" }
+// address is where a broker is, or was.
+func (c *cluster) address(id string) string {
+	if b := c.brokers[id]; b != nil {
+		return b.Address() // setup may have given it another one
+	}
+	return "10.0.0.1" + id[1:] + ":10911"
+}
 
 // open starts a broker beside a log that runs.
 func (c *cluster) open(id string) {
@@ -79,7 +84,9 @@ func (c *cluster) open(id string) {
 	cfg.Log = dledger.Config{Group: "test", ID: id, Peers: c.Peers(), Dir: "/" + id + "/broker", DataFileSize: 4 << 20, FS: c.Disk(id).Mem()}
 	cfg.ledger = c.Member(id).Ledger
 	cfg.Listen = c.net.listen
-	cfg.Dial = func(_ context.Context, address string) (net.Conn, error) { return c.net.dial(cfg.IP+":0", address) }
+	cfg.Dial = func(_ context.Context, address string) (net.Conn, error) {
+		return c.net.dial(net.JoinHostPort(cfg.IP, "0"), address)
+	}
 	if c.setup != nil {
 		c.setup(&cfg)
 	}
@@ -143,7 +150,9 @@ type client struct {
 func (c *cluster) client(ip string) *client {
 	cl := &client{c: c}
 	cl.r = remoting.NewClient(remoting.ClientConfig{Version: 409, PauseMin: time.Millisecond, PauseMax: 10 * time.Millisecond,
-		Dial: func(_ context.Context, address string) (net.Conn, error) { return c.net.dial(ip+":50000", address) },
+		Dial: func(_ context.Context, address string) (net.Conn, error) {
+			return c.net.dial(net.JoinHostPort(ip, "50000"), address)
+		},
 		Handler: remoting.HandlerFunc(func(conn *remoting.Conn, f *remoting.Frame) {
 			cl.mu.Lock()
 			defer cl.mu.Unlock()
@@ -288,6 +297,10 @@ func (p *pipes) listen(address string) (net.Listener, error) {
 }
 
 func (p *pipes) dial(from, to string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(from)
+	if err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
 	l := p.listeners[to]
 	p.mu.Unlock()
@@ -296,7 +309,6 @@ func (p *pipes) dial(from, to string) (net.Conn, error) {
 	}
 	a, b := net.Pipe()
 	p.mu.Lock()
-	host, _, _ := strings.Cut(from, ":")
 	var cut [2]*atomic.Bool
 	for i, name := range [...]string{to, host + ">" + to} {
 		if p.cut[name] == nil {
