@@ -3,6 +3,7 @@ package logstore
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -73,6 +74,9 @@ func (c *crashTest) quietly(f func()) {
 // All scripts of up to two of these operations, and as many of three and four as a test may take time for, chosen by a seed, each in a compat and a durability of chance: a crash of
 // some kind at each call of the last but one operation to the disk, and at each of the last one with nothing kept of what was not synced, all of it, each single block, all but one, a random part, or with the process killed. The log is
 // what it was before the operation or what it is after it, nothing synced is missing, and it goes on. With files smaller than a block and with files of several.
+//
+// CRASH_SCRIPTS=all takes all scripts of four instead, with all these crashes at each call of each of their operations, so that shorter ones are among them; CRASH_SCRIPTS=3/25 the fourth
+// of 25 parts of that. It takes the time it takes.
 func TestShortScriptsSurviveCrashes(t *testing.T) {
 	began, used := time.Now(), processorTime(t)
 	one := []int{1: 1, 2: 1, 3: 6, 4: 160} // of so many scripts, by length
@@ -84,7 +88,12 @@ func TestShortScriptsSurviveCrashes(t *testing.T) {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	t.Logf("again: go test ./internal/logstore -run %s -crash.seed=%d", t.Name(), seed)
+	part, of, full := scriptsShare(t)
+	again := ""
+	if full {
+		again = fmt.Sprintf("CRASH_SCRIPTS=%s ", os.Getenv("CRASH_SCRIPTS"))
+	}
+	t.Logf("again: %sgo test ./internal/logstore -run %s -crash.seed=%d", again, t.Name(), seed)
 	var scripts [][]int
 	rng := rand.New(rand.NewPCG(seed, 4))
 	level := [][]int{nil}
@@ -96,11 +105,15 @@ func TestShortScriptsSurviveCrashes(t *testing.T) {
 			}
 		}
 		level = next
-		for _, s := range level {
-			if rng.IntN(one[length]) == 0 {
+		for i, s := range level {
+			if full && length == 4 && i%of == part || !full && rng.IntN(one[length]) == 0 {
 				scripts = append(scripts, s)
 			}
 		}
+	}
+	if full {
+		t.Logf("%d scripts of %d", len(scripts), len(level))
+		atLeast = int64(500 * len(scripts))
 	}
 	var expired atomic.Int64
 	images, dataHoles, indexHoles := make([]atomic.Int64, len(shapes)), make([]atomic.Int64, len(shapes)), make([]atomic.Int64, len(shapes))
@@ -111,7 +124,7 @@ func TestShortScriptsSurviveCrashes(t *testing.T) {
 				t.Parallel()
 				for i := part; i < len(scripts); i += parts {
 					for k, shape := range shapes {
-						c := crashScript(t, shape, seed+uint64(i), scripts[i])
+						c := crashScript(t, shape, seed+uint64(i), scripts[i], full)
 						images[k].Add(int64(c.crashes))
 						dataHoles[k].Add(int64(c.holes["data"]))
 						indexHoles[k].Add(int64(c.holes["index"]))
@@ -124,7 +137,7 @@ func TestShortScriptsSurviveCrashes(t *testing.T) {
 	all := int64(0)
 	for k, shape := range shapes {
 		n, data, index := images[k].Load(), dataHoles[k].Load(), indexHoles[k].Load()
-		t.Logf("%s files: %d images of crashes in %d scripts, in %d a block of a data file is lost between two that are kept, in %d one of an index file", shape.name, n, len(scripts), data, index)
+		t.Logf("%s files: %d images in %d scripts, in %d a block of a data file is lost between two that are kept, in %d one of an index file", shape.name, n, len(scripts), data, index)
 		if shape.name == "wide" && (data == 0 || index == 0) {
 			t.Error("no block was lost between two that were kept")
 		}
@@ -141,8 +154,24 @@ func TestShortScriptsSurviveCrashes(t *testing.T) {
 	}
 	used = processorTime(t) - used
 	figure.Log(t, "%d images of crashes in %v, %v of processor time", all, time.Since(began).Round(time.Millisecond), used.Round(time.Millisecond))
-	if used > scriptsMost && !testing.Short() && !raced {
+	if used > scriptsMost && !testing.Short() && !raced && !full {
 		t.Errorf("%v of processor time, want at most %v", used, scriptsMost)
+	}
+}
+
+// scriptsShare gives the part of all scripts that CRASH_SCRIPTS asks for.
+func scriptsShare(t *testing.T) (part, of int, full bool) {
+	t.Helper()
+	switch v := os.Getenv("CRASH_SCRIPTS"); v {
+	case "":
+		return 0, 1, false
+	case "all":
+		return 0, 1, true
+	default:
+		if n, err := fmt.Sscanf(v, "%d/%d", &part, &of); n != 2 || err != nil || part < 0 || part >= of || fmt.Sprintf("%d/%d", part, of) != v {
+			t.Fatalf("CRASH_SCRIPTS=%s: say it as all, or as 0/25 to 24/25", v)
+		}
+		return part, of, true
 	}
 }
 
@@ -157,8 +186,8 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// crashScript runs a script on a short log, with crashes in its last operation.
-func crashScript(t *testing.T, shape shape, seed uint64, script []int) *crashTest {
+// crashScript runs a script on a short log, with crashes in its last operations, or, if full is set, with all of them in each.
+func crashScript(t *testing.T, shape shape, seed uint64, script []int, full bool) *crashTest {
 	c := newCrashTest(t, shape, seed)
 	c.off = true
 	c.vote(1, "n0")
@@ -169,11 +198,11 @@ func crashScript(t *testing.T, shape shape, seed uint64, script []int) *crashTes
 	var names []string
 	for i, op := range script {
 		names = append(names, scriptOps[op].name)
-		switch len(script) - i {
-		case 2:
-			c.off, c.quick = false, true
-		case 1:
+		switch left := len(script) - i; {
+		case left == 1 || full:
 			c.off, c.quick, c.whole = false, false, true
+		case left == 2:
+			c.off, c.quick = false, true
 		}
 		scriptOps[op].run(c)
 		if t.Failed() {
