@@ -230,6 +230,55 @@ func TestStatusAndMetricsShowAFullDisk(t *testing.T) {
 	}
 }
 
+// While the log is searched for damage status says how far that has come and when the last search ended; between two searches the text says nothing, and JSON the end of the last.
+func TestStatusShowsTheSearchForDamage(t *testing.T) {
+	peers := fmt.Sprintf("n0-127.0.0.1:%d", freePort(t, 1, 0))
+	l, err := dledger.Open(dledger.Config{ID: "n0", Peers: peers, Dir: "/data", FS: vfs.NewMem(), DataFileSize: 1 << 20, IndexFileSize: 1 << 20,
+		ScrubInterval: time.Second, ScrubRate: 256 << 10}) // a mebibyte is searched at once, and then nothing for four seconds
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	scrub := func() dledger.Scrub {
+		s, err := l.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Scrub
+	}
+	// shown is what both forms say of a search that does not move on meanwhile.
+	shown := func(what string, is func(dledger.Scrub) bool) (s dledger.Scrub, text string, lines *scrubJSON) {
+		t.Helper()
+		for end := time.Now().Add(limit); time.Now().Before(end); {
+			s = scrub()
+			text = mustRun(t, "", "status", "-p", peers)
+			lines = decode[groupState](t, mustRun(t, "", "status", "-p", peers, "--json"))[0].Nodes[0].Scrub
+			if is(s) && s == scrub() {
+				return s, text, lines
+			}
+		}
+		t.Fatalf("no %s: %+v", what, s)
+		return
+	}
+	last := func(s dledger.Scrub) string { return s.Last.UTC().Format(time.RFC3339) }
+
+	mustRun(t, "", "append", "-p", peers) // there is a leader
+	s, text, lines := shown("end of a search", func(s dledger.Scrub) bool { return !s.Running && l.Stats().ScrubPasses > 0 })
+	if want := (scrubJSON{Last: last(s)}); strings.Contains(text, "scrubbed") || lines == nil || *lines != want {
+		t.Errorf("%+v and\n%s, want %+v and nothing", lines, text, want)
+	}
+	if _, err := l.Propose(slices.Repeat([][]byte{make([]byte, 100<<10)}, 40), nil).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s, text, lines = shown("search that runs", func(s dledger.Scrub) bool { return s.Running && s.Done > 0 && s.Total > 3<<20 })
+	if want := (scrubJSON{s.Done, s.Total, last(s)}); lines == nil || *lines != want {
+		t.Errorf("%+v, want %+v", lines, want)
+	}
+	if want := fmt.Sprintf("n0 searches for damage: scrubbed %d of %d bytes, last full pass at %s\n", s.Done, s.Total, last(s)); !strings.Contains(text, want) {
+		t.Errorf("%s does not show %q", text, want)
+	}
+}
+
 func TestTransferHandsLeadershipOver(t *testing.T) {
 	peers, _ := startGroup(t, 3)
 	for _, to := range []string{"n2", "n0", "n1"} {
