@@ -218,3 +218,40 @@ func TestPausedProcessStandsStill(t *testing.T) {
 		must(p.Resume())
 	}
 }
+
+// Memory that a process held for a moment, and has given back, is in its peak until the peak is forgotten.
+func TestPeakHoldsWhatWasGivenBack(t *testing.T) {
+	const mib = 1 << 20
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if os.Getenv("DLEDGER_TEST_GIVES_BACK") != "" {
+		b, err := syscall.Mmap(-1, 0, 64*mib, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+		must(err)
+		for i := 0; i < len(b); i += os.Getpagesize() {
+			b[i] = 1
+		}
+		must(syscall.Munmap(b))
+		os.Stdout.WriteString("given back\n")
+		select {} // it dies with the test
+	}
+	t.Setenv("DLEDGER_TEST_GIVES_BACK", "1")
+	given := make(chan struct{})
+	p, err := Start([]string{os.Args[0], "-test.run", "^" + t.Name() + "$"}, t.TempDir(), filepath.Join(t.TempDir(), "log"), func([]byte) { close(given) })
+	must(err)
+	defer p.Kill()
+	<-given
+	now, _, err := p.Usage()
+	must(err)
+	peak, err := p.Peak()
+	must(err)
+	must(p.ForgetPeak())
+	after, err := p.Peak()
+	must(err)
+	if peak < 64*mib || now > 48*mib || after > 48*mib {
+		t.Errorf("it holds %d MiB, peak %d MiB, %d MiB when that is forgotten; want a peak of 64 MiB and little else", now/mib, peak/mib, after/mib)
+	}
+}

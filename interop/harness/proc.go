@@ -98,6 +98,28 @@ func (p *Process) Stop(grace time.Duration) error {
 // Usage reads from the kernel how much memory the process holds and how much processor time it has used since its start.
 func (p *Process) Usage() (rss int64, cpu time.Duration, err error) { return Usage(p.Pid()) }
 
+// Peak reads from the kernel the most memory that the process has held at a time since its start, or since ForgetPeak, in bytes: what it held for a moment counts too.
+func (p *Process) Peak() (rss int64, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
+	if err != nil {
+		return 0, fmt.Errorf("read peak: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &rss); err == nil {
+			return rss << 10, nil
+		}
+	}
+	return 0, fmt.Errorf("read peak of %d: %q", p.Pid(), text)
+}
+
+// ForgetPeak makes the peak what the process holds now.
+func (p *Process) ForgetPeak() error {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.Pid()), []byte("5"), 0); err != nil {
+		return fmt.Errorf("forget peak: %w", err)
+	}
+	return nil
+}
+
 // Descriptors counts those that the process has open.
 func (p *Process) Descriptors() (int, error) {
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid()))
