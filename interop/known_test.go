@@ -44,8 +44,8 @@ func answer(c net.Conn) ([]byte, error) {
 }
 
 // A candidate finds 5,000 pushes of its own term and a request for its vote when it wakes up: the vote is answered within 200 ms, and so is every push: granted, or
-// refused if the vote's term is there before the sync that it waits for. That is the median of some rounds, with no other test beside it. What it does meanwhile is
-// held without a clock by TestVoteIsAnsweredInTheTurnOfWhatLiesBeforeIt.
+// refused if the vote's term is there before the sync that it waits for. That holds in all of seven rounds but one, with no other test beside them; another seven show whether
+// it was the machine that was late. What it does meanwhile is held without a clock by TestVoteIsAnsweredInTheTurnOfWhatLiesBeforeIt.
 func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
 	k := ours(t)
 	g := group(t, k, k, k)
@@ -53,7 +53,7 @@ func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
 	n := g.Nodes[0]            // the others never run: it stands for election whenever it has heard of no leader for a while
 	must(t, n.Start())
 	address := fmt.Sprintf("127.0.0.1:%d", n.Port)
-	const first, conns, each, rounds = 1000, 8, 625, 7
+	const first, conns, each, rounds, series = 1000, 8, 625, 7, 3
 	fields := func(term int, more string) string {
 		return fmt.Sprintf(`{"group":"interop","remoteId":"n0","localId":"n1","leaderId":"n1","term":%d,"code":200,%s}`, term, more)
 	}
@@ -94,9 +94,9 @@ func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
 		all := ours.Status(within(t, time.Second))
 		return all[slices.IndexFunc(all, func(s client.NodeStatus) bool { return s.ID == n.ID })]
 	}
-	var took []time.Duration
+	var took []time.Duration // in a series of rounds
 	var granted atomic.Int64
-	for round := range rounds {
+	for round := range series * rounds {
 		term := first + round
 		must(t, harness.Until(within(t, limit), "a candidate", func() bool {
 			s := state()
@@ -147,16 +147,23 @@ func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
 		must(t, n.Process().Resume())
 		wait.Wait()
 		must(t, errors.Join(errs...))
-		took = append(took, (<-voted).Sub(began))
 		if s := state(); s.Err != nil || int(s.End) != round { // whoever refuses pushes has little to do
 			t.Errorf("the log ends at %d (%v), want the pushed entry, %d", s.End, s.Err, round)
 		}
-	}
-	slices.Sort(took)
-	figure.Log(t, "the vote behind %d pushes: median %v, max %v; %d of all granted", conns*each, took[rounds/2], took[rounds-1], granted.Load())
-	if took[rounds/2] > 200*time.Millisecond {
+		if took = append(took, (<-voted).Sub(began)); len(took) < rounds {
+			continue
+		}
+		slices.Sort(took)
+		figure.Log(t, "the vote behind %d pushes: median %v, max %v; %d of all granted", conns*each, took[rounds/2], took[rounds-1], granted.Load())
+		if took[rounds-2] <= 200*time.Millisecond {
+			break
+		}
 		busy, _ := os.ReadFile("/proc/loadavg") // for whoever reads this
-		t.Errorf("the vote is answered after %v; load %s", took, busy)
+		t.Logf("votes are answered after %v; load %s", took, busy)
+		took = took[:0]
+	}
+	if len(took) == 0 {
+		t.Errorf("in each of %d series of %d rounds more than one vote was answered after more than 200 ms", series, rounds)
 	}
 	must(t, n.Stop())
 }
@@ -165,18 +172,15 @@ func TestVoteIsAnsweredBehindFiveThousandPushes(t *testing.T) {
 // waits, and the leader's memory stays within the bound of what may wait. When the followers go on, so do appends.
 func TestClientsOfALeaderWithoutFollowersAreAnswered(t *testing.T) {
 	t.Parallel()
-	span := 15 * time.Second
-	if os.Getenv("INTEROP_LONG") != "" {
-		span = time.Minute
-	}
 	k := ours(t)
 	g := group(t, k, k, k)
 	g.DefaultTimers()
 	g.GoOnly["compat"] = []string{"go", "0.3", "0.4"}[chaosSeed(t)%3] // leaders of the latter two give up late
-	t.Logf("compat %s, %v", g.GoOnly["compat"], span)
+	t.Logf("compat %s", g.GoOnly["compat"])
 	leader := started(t, g)
 	base, _, err := leader.Process().Usage()
 	must(t, err)
+	must(t, leader.Process().ForgetPeak())
 	var followers []*harness.Node
 	for _, n := range g.Nodes {
 		if n != leader {
@@ -198,7 +202,7 @@ func TestClientsOfALeaderWithoutFollowersAreAnswered(t *testing.T) {
 	body := bytes.Repeat([]byte("x"), 64<<10)
 	var wait sync.WaitGroup
 	var timeouts, refused, ok atomic.Int64
-	end := time.Now().Add(span)
+	end := time.Now().Add(time.Minute)
 	for range clients {
 		wait.Go(func() {
 			c := g.Client()
@@ -226,19 +230,9 @@ func TestClientsOfALeaderWithoutFollowersAreAnswered(t *testing.T) {
 			}
 		})
 	}
-	most := int64(0)
-	done := make(chan struct{})
-	go func() { wait.Wait(); close(done) }()
-	for running := true; running; {
-		select {
-		case <-done:
-			running = false
-		case <-time.After(50 * time.Millisecond):
-		}
-		rss, _, err := leader.Process().Usage()
-		must(t, err)
-		most = max(most, rss)
-	}
+	wait.Wait()
+	most, err := leader.Process().Peak()
+	must(t, err)
 	const mib = 1 << 20
 	figure.Log(t, "%d acknowledged, %d given up, %d refused; memory %d MiB, at most %d MiB", ok.Load(), timeouts.Load(), refused.Load(), base/mib, most/mib)
 	if ok.Load() > 0 {
