@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Network stands between the nodes of a group, of Group or any other (Between): each node reaches each other one through a proxy of their own, which knows frames. Clients
-// reach the nodes directly.
+// Network stands between processes that speak in frames: between the nodes of a group, of Group or any other (Between), each of which reaches each other one through a proxy of
+// their own, and wherever else Pass puts a proxy. What goes through none is not its business.
 //
 //  1. a frame is passed on whole or not at all;
 //  2. a fault of a direction holds for requests one way and for answers to requests the other way, as on a real network;
@@ -40,6 +40,32 @@ type Fault struct {
 	Drop     bool          // they are lost
 	Hold     bool          // they wait until the fault is over
 	DelayMax time.Duration // each waits a random while up to this
+}
+
+// OpenNetwork gives a network without proxies, for Pass.
+func OpenNetwork() *Network {
+	w := &Network{faults: map[direction]Fault{}, changed: make(chan struct{}), conns: map[net.Conn]direction{}}
+	w.ctx, w.stop = context.WithCancel(context.Background())
+	return w
+}
+
+// Link is one proxy: what From sends to To by connecting to At goes to Target.
+type Link struct {
+	From, To   string
+	At, Target string
+	Who        func(net.Conn) string     // in place of From where several share At: who has connected; "" is nobody who may
+	Answer     func(frame []byte) []byte // if not nil: what becomes of a frame of To's
+}
+
+// Pass puts a proxy where the link says.
+func (w *Network) Pass(k Link) error {
+	l, err := net.Listen("tcp", k.At)
+	if err != nil {
+		return fmt.Errorf("proxy from %s to %s: %w", k.From, k.To, err)
+	}
+	context.AfterFunc(w.ctx, func() { l.Close() }) // an error would mean that it is closed
+	w.wait.Go(func() { w.serve(l, k) })
+	return nil
 }
 
 // NewNetwork puts proxies between the nodes of g, which must not run yet.
@@ -66,8 +92,7 @@ type Endpoint struct {
 
 // Between puts proxies between nodes that do not run yet, and gives the peers string of each.
 func Between(nodes []Endpoint) (*Network, []string, error) {
-	w := &Network{faults: map[direction]Fault{}, changed: make(chan struct{}), conns: map[net.Conn]direction{}}
-	w.ctx, w.stop = context.WithCancel(context.Background())
+	w := OpenNetwork()
 	var all []string
 	for _, n := range nodes {
 		var peers []string
@@ -79,7 +104,7 @@ func Between(nodes []Endpoint) (*Network, []string, error) {
 					return nil, nil, errors.Join(err, w.Close())
 				}
 				port = l.Addr().(*net.TCPAddr).Port
-				w.wait.Go(func() { w.serve(l, direction{n.ID, m.ID}, fmt.Sprintf("127.0.0.1:%d", m.Port)) })
+				w.wait.Go(func() { w.serve(l, Link{From: n.ID, To: m.ID, Target: fmt.Sprintf("127.0.0.1:%d", m.Port)}) })
 			}
 			peers = append(peers, fmt.Sprintf("%s-127.0.0.1:%d", m.ID, port))
 		}
@@ -145,18 +170,26 @@ func (w *Network) tell() {
 	w.changed = make(chan struct{})
 }
 
-func (w *Network) serve(l net.Listener, d direction, target string) {
+func (w *Network) serve(l net.Listener, k Link) {
 	for {
 		client, err := l.Accept()
 		if err != nil {
 			if w.ctx.Err() == nil {
 				w.mu.Lock()
-				w.err = fmt.Errorf("proxy from %s to %s: %w", d.from, d.to, err)
+				w.err = fmt.Errorf("proxy from %s to %s: %w", k.From, k.To, err)
 				w.mu.Unlock()
 			}
 			return
 		}
-		server, err := net.Dial("tcp", target)
+		d := direction{k.From, k.To}
+		if k.Who != nil {
+			d.from = k.Who(client)
+		}
+		if d.from == "" { // it may have gone
+			client.Close()
+			continue
+		}
+		server, err := net.Dial("tcp", k.Target)
 		if err != nil { // the node is down
 			client.Close()
 			continue
@@ -167,13 +200,13 @@ func (w *Network) serve(l net.Listener, d direction, target string) {
 		if w.ctx.Err() != nil {
 			w.Cut()
 		}
-		w.wait.Go(func() { w.pass(client, server, d) })
-		w.wait.Go(func() { w.pass(server, client, direction{d.to, d.from}) })
+		w.wait.Go(func() { w.pass(client, server, d, nil) })
+		w.wait.Go(func() { w.pass(server, client, direction{d.to, d.from}, k.Answer) })
 	}
 }
 
-// pass moves frames until one side ends; then it closes both.
-func (w *Network) pass(from, to net.Conn, d direction) {
+// pass moves frames, or what change makes of them, until one side ends; then it closes both.
+func (w *Network) pass(from, to net.Conn, d direction, change func([]byte) []byte) {
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -201,7 +234,11 @@ func (w *Network) pass(from, to net.Conn, d direction) {
 		if !w.through(d) {
 			continue
 		}
-		if _, err := to.Write(frame); err != nil {
+		out := frame
+		if change != nil {
+			out = change(frame)
+		}
+		if _, err := to.Write(out); err != nil {
 			return
 		}
 	}

@@ -44,12 +44,16 @@ type scene struct {
 	seen          *seen
 	ends          []func() error
 	consumers     int
+	clients       int // that have been given name servers
 }
 
 func (s *scene) say(format string, args ...any) { s.seen.say(s.script, format, args...) }
 
-// names are the name servers.
-func (s *scene) names() primitive.NamesrvAddr { return strings.Split(s.cluster.NameServer, ";") }
+// names are the name servers for one more client, which is on each side of the cluster in turn.
+func (s *scene) names() primitive.NamesrvAddr {
+	s.clients++
+	return strings.Split(s.cluster.Sides[s.clients%len(s.cluster.Sides)], ";")
+}
 
 // await waits until ok holds and writes it down if that takes too long.
 func (s *scene) await(what string, d time.Duration, ok func() bool) {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,57 +18,151 @@ import (
 	"dledger/interop/mq/stock"
 )
 
-// cut is a way in which the links between the logs of a leader and two followers fail.
+// cut is a way in which links of a leader and two followers fail, or of their clients and name servers.
 type cut struct {
-	name   string
-	others bool // the leader cannot go on: the followers choose another
-	apply  func(w *harness.Network, leader string, followers []string)
+	name  string
+	apply func(c *cluster.Cluster, leader string, followers []string)
+	shows showing
 }
+
+// showing is what one waits for before a cut is over.
+type showing int
+
+const (
+	nothing   showing = iota // but messages that are taken meanwhile
+	replaced                 // the followers have chosen another leader
+	parted                   // they have, the second name server does not know, and a send on the former leader's side has failed
+	forgotten                // the name servers know of no leader; messages are taken meanwhile
+	undecided                // a send has failed; messages are taken meanwhile
+)
 
 func both(w *harness.Network, a, b string, f harness.Fault) {
 	w.Set(a, b, f)
 	w.Set(b, a, f)
 }
 
-var cuts = []cut{
-	{"the leader is cut off", true, func(w *harness.Network, l string, f []string) {
-		both(w, l, f[0], harness.Fault{Drop: true})
-		both(w, l, f[1], harness.Fault{Drop: true})
-	}},
-	{"the leader hears nobody", true, func(w *harness.Network, l string, f []string) {
-		w.Set(f[0], l, harness.Fault{Drop: true})
-		w.Set(f[1], l, harness.Fault{Drop: true})
-	}},
-	{"nobody hears the leader", true, func(w *harness.Network, l string, f []string) {
-		w.Set(l, f[0], harness.Fault{Drop: true})
-		w.Set(l, f[1], harness.Fault{Drop: true})
-	}},
-	{"what the leader says and hears comes when all is over", true, func(w *harness.Network, l string, f []string) {
-		both(w, l, f[0], harness.Fault{Hold: true})
-		both(w, l, f[1], harness.Fault{Hold: true})
-	}},
-	{"a follower is cut off", false, func(w *harness.Network, l string, f []string) {
-		both(w, l, f[0], harness.Fault{Drop: true})
-		both(w, f[1], f[0], harness.Fault{Drop: true})
-	}},
-	{"one follower and the leader do not reach each other", false, func(w *harness.Network, l string, f []string) {
-		both(w, l, f[0], harness.Fault{Drop: true})
-	}},
-	{"frames are late", false, func(w *harness.Network, l string, f []string) {
-		both(w, l, f[0], harness.Fault{DelayMax: 100 * time.Millisecond})
-		both(w, l, f[1], harness.Fault{DelayMax: 100 * time.Millisecond})
-	}},
-	{"all connections between the logs end", false, func(w *harness.Network, _ string, _ []string) { w.Cut() }},
+var lost = harness.Fault{Drop: true}
+
+// apart loses what the leader and the others say to each other, at all their ports.
+func apart(c *cluster.Cluster, l string, f []string) {
+	for _, w := range []*harness.Network{c.Network, c.Ports} {
+		both(w, l, f[0], lost)
+		both(w, l, f[1], lost)
+	}
 }
 
-// The links between three brokers fail in every way, in an order of chance, leadership is handed over, and the name server restarted, while stock clients work, in the long form
-// a Java one beside those in Go: nothing acknowledged is lost or out of order, and committed offsets do not go back.
+// logCuts are of links between logs, portCuts of others too.
+var logCuts = []cut{
+	{"the leader's log is cut off", func(c *cluster.Cluster, l string, f []string) {
+		both(c.Network, l, f[0], lost)
+		both(c.Network, l, f[1], lost)
+	}, replaced},
+	{"the leader's log hears nobody", func(c *cluster.Cluster, l string, f []string) {
+		c.Network.Set(f[0], l, lost)
+		c.Network.Set(f[1], l, lost)
+	}, replaced},
+	{"nobody hears the leader's log", func(c *cluster.Cluster, l string, f []string) {
+		c.Network.Set(l, f[0], lost)
+		c.Network.Set(l, f[1], lost)
+	}, replaced},
+	{"what the leader's log says and hears comes when all is over", func(c *cluster.Cluster, l string, f []string) {
+		both(c.Network, l, f[0], harness.Fault{Hold: true})
+		both(c.Network, l, f[1], harness.Fault{Hold: true})
+	}, replaced},
+	{"a follower's log is cut off", func(c *cluster.Cluster, l string, f []string) {
+		both(c.Network, l, f[0], lost)
+		both(c.Network, f[1], f[0], lost)
+	}, nothing},
+	{"the logs of one follower and the leader do not reach each other", func(c *cluster.Cluster, l string, f []string) {
+		both(c.Network, l, f[0], lost)
+	}, nothing},
+	{"frames between the logs are late", func(c *cluster.Cluster, l string, f []string) {
+		both(c.Network, l, f[0], harness.Fault{DelayMax: 100 * time.Millisecond})
+		both(c.Network, l, f[1], harness.Fault{DelayMax: 100 * time.Millisecond})
+	}, nothing},
+	{"all connections between the logs end", func(c *cluster.Cluster, _ string, _ []string) { c.Network.Cut() }, nothing},
+}
+
+var portCuts = []cut{
+	{"the leader is cut off from the other brokers, and name servers and clients reach all", apart, replaced},
+	{"the leader is cut off from the other brokers and the name servers, and clients reach all", func(c *cluster.Cluster, l string, f []string) {
+		apart(c, l, f)
+		both(c.Ports, l, cluster.Name(0), lost)
+		both(c.Ports, l, cluster.Name(1), lost)
+	}, replaced},
+	{"one name server knows of the new leader alone, the other of the former one, and clients reach all", func(c *cluster.Cluster, l string, f []string) {
+		apart(c, l, f)
+		both(c.Ports, l, cluster.Name(0), lost)
+		both(c.Ports, f[0], cluster.Name(1), lost)
+		both(c.Ports, f[1], cluster.Name(1), lost)
+	}, replaced},
+	{"the leader, a name server and the clients of one side are apart from all others", func(c *cluster.Cluster, l string, f []string) {
+		apart(c, l, f)
+		for _, with := range []string{l, cluster.Left} {
+			both(c.Ports, with, cluster.Name(0), lost)
+		}
+		for _, with := range []string{f[0], f[1], cluster.Right} {
+			both(c.Ports, with, cluster.Name(1), lost)
+		}
+		both(c.Ports, cluster.Right, l, lost)
+		both(c.Ports, cluster.Left, f[0], lost)
+		both(c.Ports, cluster.Left, f[1], lost)
+	}, parted},
+	{"the leader does not reach the name servers", func(c *cluster.Cluster, l string, f []string) {
+		both(c.Ports, l, cluster.Name(0), lost)
+		both(c.Ports, l, cluster.Name(1), lost)
+	}, forgotten},
+	{"brokers cannot pass requests on", func(c *cluster.Cluster, l string, f []string) {
+		both(c.Ports, l, f[0], lost)
+		both(c.Ports, l, f[1], lost)
+		both(c.Ports, f[0], f[1], lost)
+	}, nothing},
+	{"clients of one side reach nobody", func(c *cluster.Cluster, l string, f []string) {
+		for _, to := range []string{l, f[0], f[1], cluster.Name(0), cluster.Name(1)} {
+			c.Ports.Set(cluster.Left, to, lost)
+		}
+	}, undecided},
+	{"brokers hear the clients of one side, and are not heard", func(c *cluster.Cluster, l string, f []string) {
+		for _, from := range []string{l, f[0], f[1]} {
+			c.Ports.Set(from, cluster.Left, lost)
+		}
+	}, undecided},
+	{"frames of clients and between brokers are late", func(c *cluster.Cluster, l string, f []string) {
+		late := harness.Fault{DelayMax: 100 * time.Millisecond}
+		both(c.Ports, l, f[0], late)
+		both(c.Ports, l, f[1], late)
+		both(c.Ports, l, cluster.Left, late)
+		both(c.Ports, l, cluster.Right, late)
+	}, nothing},
+	{"all connections but those of the logs end", func(c *cluster.Cluster, _ string, _ []string) { c.Ports.Cut() }, nothing},
+}
+
+// shown waits for what a cut shows; the leader was l, and so many sends had failed.
+func (w *worked) shown(s showing, l *cluster.Node, failed int) {
+	w.t.Helper()
+	leader := func(i int) *cluster.Node { return w.c.LeaderAt(w.s.ctx, i, cluster.BrokerName) }
+	switch s {
+	case replaced, parted:
+		w.until("another leader than "+l.ID, func() bool { n := leader(0); return n != nil && n != l })
+	case forgotten:
+		w.until("name servers that have forgotten "+l.ID, func() bool { return leader(0) == nil && leader(1) == nil })
+	}
+	if s == parted || s == undecided {
+		w.until("a send that fails", func() bool { return w.f.failed() > failed })
+	}
+	if n := leader(1); s == parted && n != nil && n != l {
+		w.t.Errorf("the name server that is cut off with %s has heard that %s leads", l.ID, n.ID)
+	}
+}
+
+// The links between three brokers, two name servers and clients on two sides fail in every way, in an order of chance, leadership is handed over, and the name servers are
+// restarted, while stock clients work, in the long form a Java one beside those in Go: nothing acknowledged is lost or out of order, and committed offsets do not go back.
 func TestNothingIsLostBehindPartitions(t *testing.T) {
 	c, err := cluster.StartApart(scratch(t), oursKind(t), oursKind(t))
 	must(t, err)
 	t.Cleanup(func() {
 		c.Kill()
-		if err := c.Network.Close(); err != nil {
+		if err := errors.Join(c.Network.Close(), c.Ports.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -87,8 +182,13 @@ func TestNothingIsLostBehindPartitions(t *testing.T) {
 	}
 	t.Logf("order of faults: CUTS_SEED=%d", seed)
 	chance := rand.New(rand.NewPCG(seed, 0))
-	order := chance.Perm(len(cuts))
-	times, restarts := rounds(1, 20), 0
+	kinds := [][]cut{logCuts, portCuts} // in turn
+	for i, k := range kinds {
+		k = slices.Clone(k)
+		kinds[i] = k
+		chance.Shuffle(len(k), func(i, j int) { k[i], k[j] = k[j], k[i] })
+	}
+	times, restarts := rounds(2, 40), 0
 	for i := range times {
 		var l *cluster.Node
 		w.until("a leader", func() bool { l = w.leader(); return l != nil })
@@ -99,17 +199,18 @@ func TestNothingIsLostBehindPartitions(t *testing.T) {
 			}
 		}
 		chance.Shuffle(2, func(i, j int) { followers[i], followers[j] = followers[j], followers[i] })
-		kind := cuts[order[i%len(cuts)]]
+		of := kinds[i%len(kinds)]
+		kind := of[i/len(kinds)%len(of)]
 		w.faults++
-		kind.apply(c.Network, l.ID, followers)
+		failed := w.f.failed()
+		kind.apply(c, l.ID, followers)
 		w.note("%d: %s; %s led", i, kind.name, l.ID)
-		if kind.others {
-			w.until("another leader than "+l.ID, func() bool { n := w.leader(); return n != nil && n != l })
-		}
-		if !kind.others || os.Getenv("INTEROP_LONG") != "" { // clients that reach nobody but the former leader ask for routes again after 30 s at most
+		w.shown(kind.shows, l, failed)
+		if kind.shows != replaced && kind.shows != parted || os.Getenv("INTEROP_LONG") != "" { // clients that reach nobody but the former leader ask for routes again after 30 s at most
 			w.taken("the beginning of the partition")
 		}
 		c.Network.Heal()
+		c.Ports.Heal()
 		w.level()
 		w.taken("the end of the partition")
 
@@ -117,7 +218,7 @@ func TestNothingIsLostBehindPartitions(t *testing.T) {
 		for to == w.leader() {
 			to = c.Nodes[chance.IntN(3)]
 		}
-		failed := w.f.settled()
+		failed = w.f.settled()
 		w.lead(to)
 		if now := w.f.failed(); now > failed {
 			t.Errorf("%d sends failed while leadership went to %s: %v", now-failed, to.ID, w.f.newest(now-failed))
@@ -129,7 +230,7 @@ func TestNothingIsLostBehindPartitions(t *testing.T) {
 			w.taken("the restart of the name server")
 		}
 	}
-	figure.Log(t, "counts: %d partitions, as many hand-overs, the name server killed %d times", times, restarts)
+	figure.Log(t, "counts: %d partitions, as many hand-overs, the name servers killed %d times", times, restarts)
 	p.finish(t)
 	if java != nil {
 		java.finish(w)
@@ -154,7 +255,7 @@ func (w *worked) java(kit *stock.Kit, prefix string) *javaLoad {
 	must(w.t, w.c.CreateTopic(w.s.ctx, j.topic, 4))
 	j.traffic.watch(w.t, w.c, j.topic, []string{cluster.BrokerName})
 	first := true
-	argv := kit.Client(j.home, w.c.NameServer, prefix, "load")
+	argv := kit.Client(j.home, w.c.Sides[0], prefix, "load")
 	var err error
 	j.proc, err = harness.Start(argv, w.c.Dir, filepath.Join(w.c.Dir, prefix+"client.log"), func(line []byte) {
 		_, text, ok := strings.Cut(string(line), "\t")

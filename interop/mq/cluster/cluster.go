@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,11 +29,15 @@ type Cluster struct {
 	NameServer string // host:port; `;` between several
 	Peers      string // of the logs
 	Nodes      []*Node
-	Network    *harness.Network // of StartApart; who starts it closes it
+	Sides      []string         // the name servers as the clients of each side reach them: one side, NameServer, but for StartApart
+	Network    *harness.Network // of StartApart, between the logs; who starts it closes it
+	Ports      *harness.Network // of StartApart, between everybody else, see apart; who starts it closes it
 
-	names []*harness.Process               // name servers that are processes of their own
-	again func() (*harness.Process, error) // starts the name server of Start
-	up    *harness.Process                 // `dledger up`, which runs all of it, until a node is killed
+	names  []*harness.Process                 // name servers that are processes of their own
+	again  []func() (*harness.Process, error) // starts the name servers of Start
+	up     *harness.Process                   // `dledger up`, which runs all of it, until a node is killed
+	behind map[string]string                  // by an address that brokers tell, where it is reached without a proxy; the others are not in it
+	pids   []*atomic.Int64                    // of the brokers' processes, if they are apart: for goroutines of Ports
 }
 
 // Node is a process that holds members of broker groups, one of Start's and, under `dledger up`, one of each.
@@ -43,7 +49,8 @@ type Node struct {
 	dir, log  string
 	lines     []string // of its configuration, those of its kind left out
 	proc      *harness.Process
-	pid       int // under `dledger up`, until it is killed
+	runs      *atomic.Int64 // if not nil: gets the id of proc's process
+	pid       int           // under `dledger up`, until it is killed
 }
 
 const (
@@ -93,36 +100,45 @@ func StartMixed(dir string, names Kind, brokers ...Kind) (*Cluster, error) {
 	return startGroup(dir, false, names, brokers...)
 }
 
-// StartApart is Start with Network between the logs of three brokers. Everything else goes directly: clients reach all brokers, and those pass
-// requests on to each other.
+// StartApart is Start with two name servers, Network between the logs of three brokers, and Ports between everybody else. A test that asks at NameServer or Node.Addrs goes
+// by neither.
 func StartApart(dir string, names, brokers Kind) (*Cluster, error) {
 	return startGroup(dir, true, names, slices.Repeat([]Kind{brokers}, 3)...)
 }
 
 func startGroup(dir string, apart bool, names Kind, brokers ...Kind) (*Cluster, error) {
+	servers, bind := 1, ""
+	if apart {
+		servers, bind = 2, "bindAddress=127.0.0.1\n" // the proxies have the same ports at other addresses
+	}
 	// A broker listens on its port, the one two below it for old clients, and says the one above it, for the original's replication.
-	ports, err := block(1 + 3*4 + 3)
+	base, err := block(servers + 3*4 + 3)
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Dir: dir, NameServer: fmt.Sprintf("127.0.0.1:%d", ports)}
-	home := filepath.Join(dir, "names")
-	if err := os.MkdirAll(home, 0o755); err != nil {
-		return nil, fmt.Errorf("make directory of the name server: %w", err)
-	}
-	file, err := write(filepath.Join(dir, "namesrv.conf"), fmt.Sprintf("listenPort=%d\nkvConfigPath=%[2]s/kvConfig.json\nconfigStorePath=%[2]s/namesrv.properties\n", ports, home))
-	if err != nil {
-		return nil, err
-	}
+	ports := base + servers - 1 // those of brokers are behind it
+	c := &Cluster{Dir: dir, behind: map[string]string{}}
 	env := append(os.Environ(), "ROCKETMQ_HOME="+dir)
-	c.again = func() (*harness.Process, error) {
-		return start(names.nameServer(home, file), env, dir, filepath.Join(dir, "namesrv.log"), nil)
+	var at []string // the name servers
+	for i := range servers {
+		home := filepath.Join(dir, Name(i))
+		if err := os.MkdirAll(home, 0o755); err != nil {
+			return nil, fmt.Errorf("make directory of the name server: %w", err)
+		}
+		file, err := write(filepath.Join(dir, Name(i)+".conf"), bind+fmt.Sprintf("listenPort=%d\nkvConfigPath=%[2]s/kvConfig.json\nconfigStorePath=%[2]s/namesrv.properties\n", base+i, home))
+		if err != nil {
+			return nil, err
+		}
+		c.again = append(c.again, func() (*harness.Process, error) {
+			return start(names.nameServer(home, file), env, dir, filepath.Join(dir, Name(i)+".log"), nil)
+		})
+		at = append(at, fmt.Sprintf("127.0.0.1:%d", base+i))
 	}
-	p, err := c.again()
-	if err != nil {
+	c.NameServer = strings.Join(at, ";")
+	c.Sides = []string{c.NameServer}
+	if err := c.startNames(); err != nil {
 		return nil, err
 	}
-	c.names = append(c.names, p)
 	var members []string
 	var ends []harness.Endpoint
 	for i := range brokers {
@@ -138,8 +154,20 @@ func startGroup(dir string, apart bool, names Kind, brokers ...Kind) (*Cluster, 
 			return nil, err
 		}
 	}
+	known := slices.Repeat([]string{c.NameServer}, len(brokers))
+	var told []string
+	for i := range brokers {
+		told = append(told, fmt.Sprintf("127.0.0.1:%d", ports+1+4*i+2))
+	}
+	if apart {
+		if known, told, err = c.apart(at, told); err != nil {
+			c.Kill()
+			return nil, errors.Join(err, c.Ports.Close(), c.Network.Close())
+		}
+	}
 	for i, kind := range brokers {
 		id := fmt.Sprintf("n%d", i)
+		ip, _, _ := strings.Cut(told[i], ":")
 		port := ports + 1 + 4*i + 2
 		if err := os.MkdirAll(filepath.Join(dir, id), 0o755); err != nil {
 			return nil, fmt.Errorf("make directory of %s: %w", id, err)
@@ -147,9 +175,9 @@ func startGroup(dir string, apart bool, names Kind, brokers ...Kind) (*Cluster, 
 		lines := []string{
 			"brokerClusterName=" + ClusterName,
 			"brokerName=" + BrokerName,
-			"brokerIP1=127.0.0.1",
+			"brokerIP1=" + ip,
 			"listenPort=" + strconv.Itoa(port),
-			"namesrvAddr=" + c.NameServer,
+			"namesrvAddr=" + known[i],
 			"storePathRootDir=" + filepath.Join(dir, id, "store"),
 			"enablePropertyFilter=true",
 			"transactionCheckInterval=2000",
@@ -165,6 +193,10 @@ func startGroup(dir string, apart bool, names Kind, brokers ...Kind) (*Cluster, 
 			lines = append(lines, "enableDLegerCommitLog=true", "dLegerGroup="+BrokerName, "dLegerPeers="+peers[i], "dLegerSelfId="+id)
 		}
 		n := &Node{ID: id, Addrs: []string{fmt.Sprintf("127.0.0.1:%d", port)}, env: env, dir: dir, log: filepath.Join(dir, id+".log"), lines: lines}
+		if apart {
+			n.lines = append(n.lines, strings.TrimSpace(bind))
+			n.runs = c.pids[i]
+		}
 		c.Nodes = append(c.Nodes, n)
 		err := n.Become(kind)
 		if err == nil {
@@ -176,6 +208,20 @@ func startGroup(dir string, apart bool, names Kind, brokers ...Kind) (*Cluster, 
 		}
 	}
 	return c, nil
+}
+
+// startNames starts the name servers of Start.
+func (c *Cluster) startNames() error {
+	c.names = nil
+	for _, again := range c.again {
+		p, err := again()
+		if err != nil {
+			c.Kill()
+			return err
+		}
+		c.names = append(c.names, p)
+	}
+	return nil
 }
 
 func write(name, text string) (string, error) {
@@ -217,7 +263,7 @@ func (c *Cluster) Ready(ctx context.Context, groups int) error {
 		}
 		var leaders map[string]string
 		for server := range strings.SplitSeq(c.NameServer, ";") {
-			known, err := leadersOf(ctx, server)
+			known, err := c.leadersOf(ctx, server)
 			switch {
 			case err != nil && strings.Contains(c.NameServer, ";"):
 				continue // it may have been killed
@@ -264,13 +310,22 @@ func (c *Cluster) Serves(ctx context.Context, n *Node) error {
 func (c *Cluster) Leaders(ctx context.Context) (map[string]string, error) {
 	var all error
 	for server := range strings.SplitSeq(c.NameServer, ";") {
-		leaders, err := leadersOf(ctx, server)
+		leaders, err := c.leadersOf(ctx, server)
 		if err == nil {
 			return leaders, nil
 		}
 		all = errors.Join(all, err)
 	}
 	return nil, all
+}
+
+// LeaderAt is the node under id 0 of a broker group at the i-th name server, nil if there is none.
+func (c *Cluster) LeaderAt(ctx context.Context, i int, broker string) *Node {
+	leaders, err := c.leadersOf(ctx, strings.Split(c.NameServer, ";")[i])
+	if err != nil {
+		return nil
+	}
+	return c.NodeAt(leaders[broker])
 }
 
 // Leader waits until a name server names a leader of a broker group, and gives the node that it is.
@@ -288,7 +343,7 @@ func (c *Cluster) Leader(ctx context.Context, broker string) (n *Node, err error
 func (c *Cluster) Spread(ctx context.Context, groups int) error {
 	return harness.Until(ctx, "leaders on nodes of their own", func() bool {
 		for server := range strings.SplitSeq(c.NameServer, ";") {
-			leaders, err := leadersOf(ctx, server)
+			leaders, err := c.leadersOf(ctx, server)
 			seen := map[*Node]bool{}
 			for _, addr := range leaders {
 				seen[c.NodeAt(addr)] = true
@@ -301,7 +356,7 @@ func (c *Cluster) Spread(ctx context.Context, groups int) error {
 	})
 }
 
-func leadersOf(ctx context.Context, server string) (map[string]string, error) {
+func (c *Cluster) leadersOf(ctx context.Context, server string) (map[string]string, error) {
 	r, err := Ask(ctx, server, 106, nil, nil)
 	if err != nil {
 		return nil, err
@@ -320,7 +375,7 @@ func leadersOf(ctx context.Context, server string) (map[string]string, error) {
 	leaders := map[string]string{}
 	for name, b := range info.BrokerAddrTable {
 		if addr := b.BrokerAddrs["0"]; addr != "" {
-			leaders[name] = addr
+			leaders[name] = cmp.Or(c.behind[addr], addr)
 		}
 	}
 	return leaders, nil
@@ -384,17 +439,12 @@ func (c *Cluster) NodeAt(addr string) *Node {
 	return nil
 }
 
-// RestartNames kills the name server of Start and starts it again: it knows nothing then.
+// RestartNames kills the name servers of Start and starts them again: they know nothing then.
 func (c *Cluster) RestartNames() error {
 	for _, p := range c.names {
 		p.Kill()
 	}
-	p, err := c.again()
-	if err != nil {
-		return err
-	}
-	c.names = []*harness.Process{p}
-	return nil
+	return c.startNames()
 }
 
 // Kill ends everything with SIGKILL.
@@ -450,6 +500,9 @@ func (n *Node) Start() error {
 		return err
 	}
 	n.proc, n.pid = p, 0
+	if n.runs != nil {
+		n.runs.Store(int64(p.Pid()))
+	}
 	return nil
 }
 

@@ -34,6 +34,7 @@ func Up(ctx context.Context, dir, program string, settings ...string) (*Cluster,
 		c.Nodes = append(c.Nodes, n)
 	}
 	c.NameServer, c.Peers = strings.Join(names, ";"), strings.Join(peers, ";")
+	c.Sides = []string{c.NameServer}
 	argv := []string{program, "up", "--nodes", "3", "--dir", dir, "--port-base", strconv.Itoa(base)}
 	for _, s := range settings {
 		argv = append(argv, "--set", s)
