@@ -293,6 +293,7 @@ func (b *Broker) Leads() bool { return b.gate.here() }
 // the clients that used this one have had time to learn of it (Config.DrainMax at most), or ctx ends.
 func (b *Broker) Shutdown(ctx context.Context) error {
 	led := b.ledger != nil && b.ledger.IsLeader()
+	b.names.leave()
 	b.handOver(ctx)
 	b.drain(ctx, led)
 	return b.Close()

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"crypto/rand"
 	"sync"
 	"time"
 
@@ -18,6 +19,9 @@ const (
 	topicsTimeout   = 2 * registerTimeout // until name servers know of a topic or had the time to: the registration before comes to its end, too
 )
 
+// process tells brokers of this process from others; see mq.FieldProcess.
+var process = rand.Text()
+
 // registrar tells the name servers who this replica is and which topics it has.
 //
 //  1. one goroutine registers, so registrations leave in the order of what they tell;
@@ -33,6 +37,7 @@ type registrar struct {
 
 	mu      sync.Mutex
 	gone    bool     // unregistered: nothing is sent any more
+	leaving bool     // this replica will be gone soon: it is no use as a stand-in
 	all     bool     // the next registration names all topics, whatever has changed
 	waiting []func() // called behind the next registration
 }
@@ -145,7 +150,7 @@ func (n *registrar) next(all bool) (standing, map[string]mq.TopicConfig) {
 // register tells all name servers, and waits for their answers; true: one of them has to be told again.
 func (n *registrar) register() (failed bool) {
 	n.mu.Lock()
-	gone, all, waiting := n.gone, n.all, n.waiting
+	gone, leaving, all, waiting := n.gone, n.leaving, n.all, n.waiting
 	n.all, n.waiting = false, nil
 	n.mu.Unlock()
 	defer func() {
@@ -166,6 +171,9 @@ func (n *registrar) register() (failed bool) {
 		"brokerName": n.b.cfg.Name, "brokerAddr": n.b.cfg.address(), "clusterName": n.b.cfg.Cluster, "haServerAddr": n.b.cfg.haAddress(),
 		"brokerId": mq.Itoa(now.id), "heartbeatTimeoutMillis": mq.Itoa(n.b.cfg.NotActive.Milliseconds()), "compressed": "false", "bodyCrc32": mq.Itoa(int64(mq.BodyCRC(body))),
 	}}
+	if !leaving {
+		req.Ext[mq.FieldProcess] = process
+	}
 	answers := make(chan bool, len(n.b.cfg.NameServers))
 	for _, server := range n.b.cfg.NameServers {
 		err := n.client.Go(server, req, registerTimeout, func(f *remoting.Frame, err error) {
@@ -188,6 +196,14 @@ func (n *registrar) register() (failed bool) {
 		n.last = &now
 	}
 	return failed
+}
+
+// leave says that this replica should be the stand-in of no leader that lives: clients would use it for as long as it waits for them to go elsewhere.
+func (n *registrar) leave() {
+	n.mu.Lock()
+	n.leaving = true
+	n.mu.Unlock()
+	n.changed()
 }
 
 // topics tells the name servers of topics that are new or changed here; done follows when they know, or had the time to.

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"testing"
 
@@ -17,13 +18,15 @@ type oldNames struct {
 	last   mq.DataVersion
 	topics map[string]mq.TopicConfig
 	alone  int // registrations that named one topic
+
+	process map[string]string // by address, what its last registration says
 }
 
 const oldNamesAddress = "10.0.0.8:9876"
 
 func (o *oldNames) open(c *cluster) {
 	c.T.Helper()
-	o.topics = map[string]mq.TopicConfig{}
+	o.topics, o.process = map[string]mq.TopicConfig{}, map[string]string{}
 	l, err := c.net.listen(oldNamesAddress)
 	if err != nil {
 		c.T.Fatal(err)
@@ -42,6 +45,11 @@ func (o *oldNames) open(c *cluster) {
 
 func (o *oldNames) handle(conn *remoting.Conn, f *remoting.Frame) {
 	var body mq.RegisterBody
+	if f.Code == mq.CodeRegisterBroker {
+		o.mu.Lock()
+		o.process[f.Ext["brokerAddr"]] = f.Ext[mq.FieldProcess]
+		o.mu.Unlock()
+	}
 	if f.Code == mq.CodeRegisterBroker && f.Ext["brokerId"] == "0" && mq.Unmarshal(f.Body, &body) == nil {
 		o.mu.Lock()
 		if from := f.Ext["brokerAddr"]; from != o.from || body.Config.DataVersion != o.last {
@@ -101,6 +109,31 @@ func TestTopicsMadeTogetherReachTheNameServers(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// TestReplicaThatIsStoppedStandsInForNobody: it says so while it still waits for its clients to go elsewhere, who would otherwise be sent back to it.
+func TestReplicaThatIsStoppedStandsInForNobody(t *testing.T) {
+	inCluster(t, 3, func(cfg *Config) { cfg.NameServers = append(cfg.NameServers, oldNamesAddress) }, func(c *cluster) {
+		var old oldNames
+		old.open(c)
+		n := c.leader()
+		c.client("10.1.0.1").must(n, mq.CodeSend, sendExt("t", 0), []byte("x"))
+		fit := func(id string) bool {
+			old.mu.Lock()
+			defer old.mu.Unlock()
+			return old.process[c.address(id)] == process
+		}
+		all := func() bool { return !slices.ContainsFunc(c.IDs(), func(id string) bool { return !fit(id) }) }
+		c.Wait("all to be fit as stand-ins", all)
+		ended := c.shutdown(n)
+		c.Wait("the one that is stopped to say that it is not", func() bool { return !fit(n) })
+		select {
+		case <-ended:
+			c.T.Error("it has ended, and said so too late")
+		default:
+		}
+		<-ended
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 // GET_ROUTEINFO_BY_TOPIC (105). Field: topic!; acceptStandardJsonOnly is not looked at. Every client asks it. Answer: TopicRouteData,
 // TopicNotExist when nobody has the topic.
 // Differs from the original: integer keys always have quotes, which clients of every release read; a broker name without a leader has a
-// stand-in (routes.standIn). Left out: filter servers, static topics.
+// stand-in (routes.standIn); where one node leads all brokers of a topic others take some of its ids (routes.spread); a server that has just started waits a moment for leaders (settle). Left out: filter servers, static topics.
 func (s *Server) route(r *request) (reply, error) {
 	topic := r.Str("topic")
 	if err := r.Err(); err != nil {
@@ -19,6 +19,7 @@ func (s *Server) route(r *request) (reply, error) {
 	if cfg.WaitForService > 0 && time.Since(s.started) < cfg.WaitForService {
 		return reply{}, refuse(mq.SystemError, "name server not ready")
 	}
+	s.settle(topic)
 	route, ok := s.routes.route(topic)
 	if !ok {
 		return reply{}, refuse(mq.TopicNotExist, "No topic route info in name server for the topic: %.255s", topic)
@@ -29,19 +30,40 @@ func (s *Server) route(r *request) (reply, error) {
 	return reply{body: mq.Marshal(route)}, nil
 }
 
+// settleMax is a little more than brokers of ours take to come back to a name server that has started again.
+const settleMax = 2 * time.Second
+
+// settle holds the question for a route while this server has only just started and knows a part of it: the first to come back to the name server of a node are that node's own
+// replicas, and a client that is told of them alone uses nothing else for half a minute.
+func (s *Server) settle(topic string) {
+	for {
+		news, partial := s.routes.partial(topic)
+		left := settleMax - time.Since(s.started)
+		if !partial || left <= 0 {
+			return
+		}
+		select {
+		case <-news:
+		case <-time.After(left):
+		case <-s.stop:
+			return
+		}
+	}
+}
+
 // replica reads which replica a request of a broker speaks for.
 func (r *request) replica() replica {
 	return replica{cluster: r.Str("clusterName"), broker: r.Str("brokerName"), addr: r.Str("brokerAddr")}
 }
 
 // REGISTER_BROKER (103). Fields: brokerName!, brokerAddr!, clusterName!, haServerAddr!, brokerId!, heartbeatTimeoutMillis,
-// enableActingMaster, compressed, bodyCrc32, __ZONE_NAME. Body: RegisterBody, plain or compressed; TopicConfigTable from brokers before
+// enableActingMaster, compressed, bodyCrc32, __ZONE_NAME; __dledgerProcess, see mq.FieldProcess. Body: RegisterBody, plain or compressed; TopicConfigTable from brokers before
 // 3.0.11. Answer: masterAddr and haServerAddr of the leader for those that are none; KVTable of the order configuration.
 // Differs from the original: a broker name belongs to one cluster; names and addresses that would break clients are refused. Left out:
 // mappings of static topics, filter servers, notice of a changed lowest id.
 func (s *Server) registerBroker(r *request) (reply, error) {
 	cfg := s.config.Load()
-	reg := &registration{replica: r.replica(), id: r.Int64("brokerId"), haAddr: r.Str("haServerAddr"), zone: r.StrOr("__ZONE_NAME", ""),
+	reg := &registration{replica: r.replica(), id: r.Int64("brokerId"), haAddr: r.Str("haServerAddr"), zone: r.StrOr("__ZONE_NAME", ""), process: r.StrOr(mq.FieldProcess, ""),
 		silence: time.Duration(min(r.Int64Or("heartbeatTimeoutMillis", 0), silenceMax.Milliseconds())) * time.Millisecond, deleteAbsent: cfg.DeleteAbsentTopics, conn: r.conn}
 	if r.Has("enableActingMaster") {
 		acting := r.BoolOr("enableActingMaster", false)
@@ -53,6 +75,9 @@ func (s *Server) registerBroker(r *request) (reply, error) {
 	}
 	if err := checkReplica(reg.replica); err != nil {
 		return reply{}, err
+	}
+	if len(reg.process) > nameLenMax {
+		reg.process = ""
 	}
 	if reg.silence <= 0 {
 		reg.silence = cfg.BrokerTimeout

@@ -338,6 +338,106 @@ func TestReplicasThatForwardNothingStandInForNobody(t *testing.T) {
 	})
 }
 
+// A client that is told of one node for all brokers of a topic has nowhere to go for half a minute when that node dies.
+func TestRoutesNameMoreThanOneNodeWhereReplicasPassOn(t *testing.T) {
+	for _, k := range []struct {
+		name string
+		at   func(broker, node int) (addr, process string)
+		led  [3]int // by which node each broker is led, at first
+		want string // of them
+		gone string // when n3 has died, and they are led by n1
+	}{
+		{"hosts", func(_, n int) (string, string) { return fmt.Sprintf("h%d:1", n), "p" }, [3]int{1, 1, 1},
+			"a/0=h2:1 a/2=h1:1 a/3=h3:1 b/0=h3:1 b/2=h2:1 b/3=h1:1 c/0=h1:1 c/2=h2:1 c/3=h3:1", "a/0=h2:1 a/2=h1:1 b/0=h1:1 b/2=h2:1 c/0=h1:1 c/2=h2:1"},
+		{"processes of one machine", func(b, n int) (string, string) { return fmt.Sprintf("127.0.0.1:%d%d", b+1, n), fmt.Sprint("p", n) }, [3]int{1, 1, 1},
+			"a/0=127.0.0.1:12 a/2=127.0.0.1:11 a/3=127.0.0.1:13 b/0=127.0.0.1:23 b/2=127.0.0.1:22 b/3=127.0.0.1:21 c/0=127.0.0.1:31 c/2=127.0.0.1:32 c/3=127.0.0.1:33",
+			"a/0=127.0.0.1:12 a/2=127.0.0.1:11 b/0=127.0.0.1:21 b/2=127.0.0.1:22 c/0=127.0.0.1:31 c/2=127.0.0.1:32"},
+		{"one process", func(b, n int) (string, string) { return fmt.Sprintf("localhost:%d%d", b+1, n), "p" }, [3]int{1, 1, 1},
+			"a/0=localhost:11 a/2=localhost:12 a/3=localhost:13 b/0=localhost:21 b/2=localhost:22 b/3=localhost:23 c/0=localhost:31 c/2=localhost:32 c/3=localhost:33",
+			"a/0=localhost:11 a/2=localhost:12 b/0=localhost:21 b/2=localhost:22 c/0=localhost:31 c/2=localhost:32"},
+		{"a node that will be gone soon", func(_, n int) (string, string) { return fmt.Sprintf("h%d:1", n), strings.Repeat("p", n%2) }, [3]int{1, 1, 1},
+			"a/0=h3:1 a/2=h2:1 a/3=h1:1 b/0=h1:1 b/2=h2:1 b/3=h3:1 c/0=h1:1 c/2=h2:1 c/3=h3:1", "a/0=h1:1 a/2=h2:1 b/0=h1:1 b/2=h2:1 c/0=h1:1 c/2=h2:1"},
+		{"two nodes lead", func(_, n int) (string, string) { return fmt.Sprintf("h%d:1", n), "p" }, [3]int{1, 1, 2},
+			"a/0=h1:1 a/2=h2:1 a/3=h3:1 b/0=h1:1 b/2=h2:1 b/3=h3:1 c/0=h2:1 c/2=h1:1 c/3=h3:1", "a/0=h2:1 a/2=h1:1 b/0=h1:1 b/2=h2:1 c/0=h1:1 c/2=h2:1"},
+		{"Java brokers", func(_, n int) (string, string) { return fmt.Sprintf("h%d:1", n), "" }, [3]int{1, 1, 1},
+			"a/0=h1:1 a/2=h2:1 a/3=h3:1 b/0=h1:1 b/2=h2:1 b/3=h3:1 c/0=h1:1 c/2=h2:1 c/3=h3:1", "a/0=h1:1 a/2=h2:1 b/0=h1:1 b/2=h2:1 c/0=h1:1 c/2=h2:1"},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			run(t, Config{}, func(w *world) {
+				nodes := []*peer{w.peer(mq.Version), w.peer(mq.Version), w.peer(mq.Version)}
+				defer nodes[0].close()
+				defer nodes[1].close()
+				register := func(broker, leader int, term int64, alive ...int) {
+					next := int64(2)
+					for _, n := range alive {
+						addr, process := k.at(broker, n)
+						r := reg{broker: string(rune('a' + broker)), id: 0, addr: addr, term: term, topics: []string{"T", "U"}, more: map[string]string{mq.FieldProcess: process}}
+						if n != leader {
+							r.id = next
+							next++
+						}
+						nodes[n-1].register(r)
+					}
+				}
+				for broker, leader := range k.led {
+					register(broker, leader, 5, 1, 2, 3)
+				}
+				w.want("T", k.want)
+				nodes[2].close()
+				for broker := range k.led {
+					register(broker, 1, 6, 1, 2)
+				}
+				w.want("T", k.gone)
+				var info mq.ClusterInfo
+				w.me.call(mq.CodeClusterInfo, nil, nil, &info)
+				for broker := range k.led {
+					name := string(rune('a' + broker))
+					if at, _ := k.at(broker, 1); info.Brokers[name].BrokerAddrs[0] != at {
+						t.Errorf("operators see %v", info.Brokers[name].BrokerAddrs)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A name server that has just started hears first of the replicas on its own node. A client that is told of them alone uses nothing else for half a minute.
+func TestFreshNameServerWaitsForLeaders(t *testing.T) {
+	run(t, Config{}, func(w *world) {
+		began := time.Now()
+		own, other := w.peer(mq.Version), w.peer(mq.Version)
+		defer own.close()
+		defer other.close()
+		ours := map[string]string{mq.FieldProcess: "p"}
+		own.register(reg{broker: "a", id: 2, addr: "h1:1", term: 5, more: ours})
+		own.register(reg{broker: "b", id: 2, addr: "h1:2", term: 5, more: ours})
+		told := make(chan string)
+		go func() { told <- w.addrs("T") }()
+		for _, r := range []reg{{broker: "a", id: 0, addr: "h2:1", term: 5, more: ours}, {broker: "b", id: 0, addr: "h3:2", term: 5, more: ours}} {
+			time.Sleep(300 * time.Millisecond)
+			select {
+			case got := <-told:
+				t.Fatalf("told after %v: %s", time.Since(began), got)
+			default:
+			}
+			other.register(r)
+		}
+		if got, took := <-told, time.Since(began); got != "a/0=h2:1 a/2=h1:1 b/0=h3:2 b/2=h1:2" || took > 700*time.Millisecond {
+			t.Errorf("told after %v: %s", took, got)
+		}
+		own.register(reg{broker: "c", id: 2, addr: "h1:3", term: 5, topics: []string{"V", "W"}, more: ours})
+		w.want("V", "c/0=h1:3") // whose leader does not come
+		if took := time.Since(began); took != settleMax {
+			t.Errorf("a leader that does not come is waited for until %v after the start, want %v", took, settleMax)
+		}
+		own.register(reg{broker: "d", id: 2, addr: "h1:4", term: 5, topics: []string{"X", "Y"}, more: ours})
+		w.want("X", "d/0=h1:4")
+		if took := time.Since(began); took != settleMax {
+			t.Errorf("and later, until %v", took)
+		}
+	})
+}
+
 func TestRoleChanges(t *testing.T) {
 	run(t, Config{}, func(w *world) {
 		a, b := w.peer(mq.Version), w.peer(mq.Version)

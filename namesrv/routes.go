@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -41,6 +43,8 @@ type routes struct {
 	clusters map[string]map[string]bool         // cluster → broker names
 	lives    map[replica]*live
 	queues   int // entries in topics, over all of them
+
+	led chan struct{} // closed, and another one in its place, when a broker is unled no more
 }
 
 // broker is one broker name: the replicas of one group (BrokerData).
@@ -61,6 +65,7 @@ type live struct {
 	version mq.DataVersion
 	conn    *remoting.Conn // the one it registered on last
 	haAddr  string
+	node    string // what ends with it, see nodeOf; "" if it stands in for no leader that lives
 	heard   time.Time
 	silence time.Duration // it is gone after so long a silence
 }
@@ -69,6 +74,7 @@ func newRoutes(log *slog.Logger) *routes {
 	return &routes{
 		log: log, replicasMax: addressesMax, queuesMax: queueDatasMax, topics: map[string]map[string]mq.QueueData{}, brokers: map[string]*broker{},
 		clusters: map[string]map[string]bool{}, lives: map[replica]*live{},
+		led: make(chan struct{}),
 	}
 }
 
@@ -78,6 +84,7 @@ type registration struct {
 	id           int64
 	haAddr       string
 	zone         string
+	process      string        // of ours on a loopback address: which of them are one
 	acting       *bool         // enableActingMaster; nil: the broker does not know it
 	silence      time.Duration // how long it may be silent
 	deleteAbsent bool
@@ -146,12 +153,16 @@ func (t *routes) register(r *registration, now time.Time) (leader, error) {
 	case r.id == leaderID || lowest:
 		r.deleteAbsent = r.deleteAbsent || b.unled
 		err = t.takeTopics(r, first, lowest && b.EnableActingMaster)
-		b.unled = false
+		if b.unled {
+			b.unled = false
+			close(t.led)
+			t.led = make(chan struct{})
+		}
 	case b.unled && r.body.Config.DataVersion.StateVersion > 0:
 		err = t.takeTopics(r, first, false)
 	}
 	before := t.lives[r.replica]
-	t.lives[r.replica] = &live{id: r.id, version: r.body.Config.DataVersion, conn: r.conn, haAddr: r.haAddr, heard: now, silence: r.silence}
+	t.lives[r.replica] = &live{id: r.id, version: r.body.Config.DataVersion, conn: r.conn, haAddr: r.haAddr, node: nodeOf(r.addr, r.process), heard: now, silence: r.silence}
 	if before == nil || before.id != r.id {
 		t.log.Info("broker registered", "broker", r.broker, "id", r.id, "address", r.addr, "state", r.body.Config.DataVersion.StateVersion, "topics", len(topics))
 	}
@@ -312,6 +323,68 @@ func (t *routes) standIn(b *broker) map[int64]string {
 	return addrs
 }
 
+// nodeOf names what a replica ends with: its host, or on one machine, where hosts are alike, its process. It is "" for one that is not of ours or about to go.
+func nodeOf(addr, process string) string {
+	host, _, err := net.SplitHostPort(addr)
+	ip, named := netip.ParseAddr(host)
+	if process == "" || err != nil || host == "localhost" || named == nil && ip.IsLoopback() {
+		return process
+	}
+	return host
+}
+
+// spread changes a route in which one node leads all brokers, of two or more: a client that has it would have nowhere to go for half a minute if that node
+// died. Replicas on other nodes take the ids of some leaders, and those theirs, until nodes are in for equally many brokers. It takes only replicas that have said that they pass
+// on what they cannot do (mq.FieldProcess). mu is held.
+func (t *routes) spread(brokers []mq.BrokerData) {
+	if len(brokers) < 2 {
+		return
+	}
+	lives := func(b *mq.BrokerData, id int64) *live {
+		return t.lives[replica{b.Cluster, b.BrokerName, b.BrokerAddrs[id]}]
+	}
+	only := ""
+	for i := range brokers {
+		l := lives(&brokers[i], leaderID)
+		if l == nil || l.node == "" || i > 0 && l.node != only {
+			return
+		}
+		only = l.node
+	}
+	in := map[string]int{only: len(brokers)}
+	for i := range brokers {
+		b := &brokers[i]
+		best := int64(-1)
+		var node string
+		for _, id := range slices.Sorted(maps.Keys(b.BrokerAddrs)) {
+			if l := lives(b, id); l != nil && l.node != "" && in[l.node]+1 < in[only] && (best < 0 || in[l.node] < in[node]) {
+				best, node = id, l.node
+			}
+		}
+		if best >= 0 {
+			b.BrokerAddrs[leaderID], b.BrokerAddrs[best] = b.BrokerAddrs[best], b.BrokerAddrs[leaderID]
+			in[only]--
+			in[node]++
+		}
+	}
+}
+
+// partial tells whether a broker of a topic has not been heard of as led, though a replica of ours was: its others have not registered yet. What it gives is closed when there
+// is news.
+func (t *routes) partial(topic string) (news <-chan struct{}, is bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for name := range t.topics[topic] {
+		b := t.brokers[name]
+		for _, addr := range b.BrokerAddrs {
+			if l := t.lives[replica{b.Cluster, name, addr}]; b.unled && l != nil && l.node != "" {
+				return t.led, true
+			}
+		}
+	}
+	return nil, false
+}
+
 // route gives where a topic is, false when nobody has it.
 func (t *routes) route(topic string) (mq.TopicRouteData, bool) {
 	t.mu.RLock()
@@ -324,6 +397,7 @@ func (t *routes) route(topic string) (mq.TopicRouteData, bool) {
 		route.BrokerDatas = append(route.BrokerDatas, data)
 		route.QueueDatas = append(route.QueueDatas, t.topics[topic][name])
 	}
+	t.spread(route.BrokerDatas)
 	return route, len(route.BrokerDatas) > 0
 }
 

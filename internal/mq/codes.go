@@ -168,3 +168,7 @@ const (
 	PermWrite   int32 = 2
 	PermRead    int32 = 4
 )
+
+// FieldProcess is a field of a registration that the original does not know, a text of chance that brokers in one process share. A broker of ours says with it that it passes on
+// what it cannot do, and goes on doing so; name servers of ours tell by it which brokers end together, where hosts do not.
+const FieldProcess = "__dledgerProcess"

@@ -253,6 +253,7 @@ func (w *worked) java(kit *stock.Kit, prefix string) *javaLoad {
 	j := &javaLoad{traffic: newTraffic(), topic: prefix + "load", home: filepath.Join(w.c.Dir, prefix+"client"), sent: make(chan struct{}), ready: make(chan struct{})}
 	must(w.t, os.MkdirAll(j.home, 0o755))
 	must(w.t, w.c.CreateTopic(w.s.ctx, j.topic, 4))
+	j.traffic.kinds["j"] = "synchronous, in Java"
 	j.traffic.watch(w.t, w.c, j.topic, []string{cluster.BrokerName})
 	first := true
 	argv := kit.Client(j.home, w.c.Sides[0], prefix, "load")

@@ -338,24 +338,6 @@ func (c *Cluster) Leader(ctx context.Context, broker string) (n *Node, err error
 	return n, err
 }
 
-// Spread waits until no node leads two broker groups, as preferred leaders have it when all nodes run, and every name server has heard so of all groups: a client may
-// ask any of them, also one that has only just started again and knows a part.
-func (c *Cluster) Spread(ctx context.Context, groups int) error {
-	return harness.Until(ctx, "leaders on nodes of their own", func() bool {
-		for server := range strings.SplitSeq(c.NameServer, ";") {
-			leaders, err := c.leadersOf(ctx, server)
-			seen := map[*Node]bool{}
-			for _, addr := range leaders {
-				seen[c.NodeAt(addr)] = true
-			}
-			if err != nil || len(leaders) < groups || len(seen) != len(leaders) {
-				return false
-			}
-		}
-		return true
-	})
-}
-
 func (c *Cluster) leadersOf(ctx context.Context, server string) (map[string]string, error) {
 	r, err := Ask(ctx, server, 106, nil, nil)
 	if err != nil {
