@@ -12,7 +12,8 @@ import (
 	"dledger/interop/harness"
 )
 
-// The first minute of the README: `dledger up` on an empty machine, and a message that a stock client sends and receives, with what `up` itself says to type.
+// The first minute of the README: `dledger up` on an empty machine, and a message that a stock client sends and receives, with what `up` itself says to type. Building our program is
+// not in it, building hello is.
 func TestFirstMessageWithinAMinute(t *testing.T) {
 	base, err := harness.UpPorts(1)
 	must(t, err)

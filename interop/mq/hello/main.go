@@ -49,17 +49,8 @@ func run(names []string, topic string) error {
 	if err != nil {
 		return err
 	}
-	got := make(chan struct{})
-	err = c.Subscribe(topic, consumer.MessageSelector{}, func(_ context.Context, msgs ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
-		for _, m := range msgs {
-			fmt.Printf("received  %q, after %v\n", m.Body, time.Since(time.UnixMilli(m.BornTimestamp)).Round(time.Millisecond))
-			if string(m.Body) == text {
-				close(got)
-			}
-		}
-		return consumer.ConsumeSuccess, nil
-	})
-	if err != nil {
+	got := make(chan struct{}, 1)
+	if err := c.Subscribe(topic, consumer.MessageSelector{}, listen(text, got)); err != nil {
 		return err
 	}
 	if err := c.Start(); err != nil {
@@ -71,5 +62,22 @@ func run(names []string, topic string) error {
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("receive: %w", ctx.Err())
+	}
+}
+
+// listen prints what comes, and tells got of the message with this text, also if it comes twice.
+func listen(text string, got chan<- struct{}) func(context.Context, ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+	return func(_ context.Context, msgs ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		for _, m := range msgs {
+			fmt.Printf("received  %q, after %v\n", m.Body, time.Since(time.UnixMilli(m.BornTimestamp)).Round(time.Millisecond))
+			if string(m.Body) != text {
+				continue
+			}
+			select {
+			case got <- struct{}{}:
+			default: // it has been told
+			}
+		}
+		return consumer.ConsumeSuccess, nil
 	}
 }
