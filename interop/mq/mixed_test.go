@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/apache/rocketmq-client-go/v2/consumer"
-
 	"dledger/interop/harness"
 	"dledger/interop/mq/cluster"
 )
@@ -46,19 +44,14 @@ type worked struct {
 	faults  int
 }
 
-// work starts producers, consumers without order and one in order.
+// work starts producers and consumers.
 func work(t *testing.T, c *cluster.Cluster, topic string) *worked {
 	t.Helper()
-	w := &worked{t: t, c: c, f: newTraffic(), began: time.Now()}
+	w := &worked{t: t, c: c, f: newTraffic(shared, alone), began: time.Now()}
 	w.s = &scene{script: topic, topic: topic, ctx: within(t, time.Hour), cluster: c, seen: &seen{}}
 	t.Cleanup(func() { _ = w.s.close() }) // some of what it ends may have lost its servers
 	must(t, c.CreateTopic(w.s.ctx, topic, 4))
-	for range 2 {
-		_, err := w.s.consumer("_g", consumer.MessageSelector{}, w.f.listen)
-		must(t, err)
-	}
-	_, err := w.s.consumer("_ordered", consumer.MessageSelector{}, w.f.inOrder, consumer.WithConsumerOrder(true))
-	must(t, err)
+	w.f.consumers(t, w.s)
 	w.load, w.stop = context.WithCancel(w.s.ctx)
 	t.Cleanup(w.stop)
 	w.f.producers(t, w.load, w.s, &w.sending, w.f.repeating("p0"), w.f.repeating("p1"))

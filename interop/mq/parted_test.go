@@ -173,8 +173,10 @@ func TestNothingIsLostBehindPartitions(t *testing.T) {
 	if os.Getenv("INTEROP_LONG") != "" {
 		java = w.java(fetched(t, stock.Servers), "parted_")
 	}
-	w.f.watch(t, c, "parted", []string{cluster.BrokerName})
-	p := probed(t, c, "parted")
+	w.f.watch(t, c, "parted", []string{cluster.BrokerName}, cutMax)
+	w.f.known(t)
+	w.note("the groups have committed")
+	p := probed(t, c, "parted", cutMax)
 	seed := rand.Uint64()
 	if text := os.Getenv("CUTS_SEED"); text != "" {
 		seed, err = strconv.ParseUint(text, 10, 64)
@@ -250,11 +252,11 @@ type javaLoad struct {
 
 func (w *worked) java(kit *stock.Kit, prefix string) *javaLoad {
 	w.t.Helper()
-	j := &javaLoad{traffic: newTraffic(), topic: prefix + "load", home: filepath.Join(w.c.Dir, prefix+"client"), sent: make(chan struct{}), ready: make(chan struct{})}
+	j := &javaLoad{traffic: newTraffic(alone), topic: prefix + "load", home: filepath.Join(w.c.Dir, prefix+"client"), sent: make(chan struct{}), ready: make(chan struct{})}
 	must(w.t, os.MkdirAll(j.home, 0o755))
 	must(w.t, w.c.CreateTopic(w.s.ctx, j.topic, 4))
 	j.traffic.kinds["j"] = "synchronous, in Java"
-	j.traffic.watch(w.t, w.c, j.topic, []string{cluster.BrokerName})
+	j.traffic.watch(w.t, w.c, j.topic, []string{cluster.BrokerName}, cutMax)
 	first := true
 	argv := kit.Client(j.home, w.c.Sides[0], prefix, "load")
 	var err error
@@ -283,11 +285,13 @@ func (w *worked) java(kit *stock.Kit, prefix string) *javaLoad {
 			return false
 		}
 	})
+	j.traffic.known(w.t)
 	w.note("the Java client works")
 	return j
 }
 
-// hear takes one line of script `load`: what happened, and for all but failures broker, queue, offset and body, and then the ids of what was acknowledged.
+// hear takes one line of script `load`: what happened, and for all but failures broker, queue, offset and body, and then the ids of what was acknowledged and how many
+// milliseconds its send took.
 func (f *traffic) hear(text string) {
 	var what, broker, body string
 	var queue int
@@ -310,15 +314,20 @@ func (f *traffic) hear(text string) {
 	defer f.mu.Unlock()
 	switch what {
 	case "acked":
-		ids := strings.Fields(text)[5:]
-		if len(ids) != 2 {
+		more := strings.Fields(text)[5:]
+		if len(more) != 3 {
 			f.fault("the Java client says %q", text)
 			return
 		}
-		f.ack(at, message{body, ids[0], position(ids[1])})
-		f.held[body] = true // how long it took is not told
+		ms, err := strconv.Atoi(more[2])
+		if err != nil {
+			f.fault("the Java client says %q", text)
+			return
+		}
+		f.ack(at, message{body, more[0], position(more[1])})
+		f.lasted(body, time.Duration(ms)*time.Millisecond)
 	case "got":
-		f.take(at, body)
+		f.take(alone, at, body)
 	case "ordered":
 		f.next(at)
 	default:

@@ -3,14 +3,17 @@ package mq
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"dledger/internal/figure"
+	"dledger/interop/harness"
 	"dledger/interop/mq/cluster"
 )
 
@@ -44,10 +47,14 @@ func (c committed) past(offset int64) time.Duration {
 	return now.Sub(c[i+1].first)
 }
 
-// watch asks until the test ends how far the groups of a topic are in each of four queues, for judging repeats: the brokers' groups are those that each
-// node serves at its addresses, in this order.
-func (f *traffic) watch(t *testing.T, c *cluster.Cluster, topic string, brokers []string) {
+// watch asks until the test ends how far the groups of a topic are in each of four queues, for judging repeats by how much progress may go back: the brokers' groups are those
+// that each node serves at its addresses, in this order.
+func (f *traffic) watch(t *testing.T, c *cluster.Cluster, topic string, brokers []string, backMax time.Duration) {
 	t.Helper()
+	f.mu.Lock()
+	f.repeatMax = backMax + listenMax
+	groups := append(slices.Sorted(maps.Keys(f.got)), ordered)
+	f.mu.Unlock()
 	ctx := within(t, 2*time.Hour)
 	var done sync.WaitGroup
 	t.Cleanup(done.Wait)
@@ -56,7 +63,7 @@ func (f *traffic) watch(t *testing.T, c *cluster.Cluster, topic string, brokers 
 	done.Go(func() {
 		for range ticks(ctx, 300*time.Millisecond) {
 			for i, broker := range brokers {
-				for _, group := range []string{"_g", "_ordered"} {
+				for _, group := range groups {
 					for queue := range 4 {
 						addr := c.Nodes[rand.IntN(len(c.Nodes))].Addrs[i]
 						a, err := cluster.Ask(ctx, addr, 14, map[string]string{"topic": topic, "consumerGroup": topic + group, "queueId": strconv.Itoa(queue), "setZeroIfNotFound": "false"}, nil)
@@ -82,26 +89,62 @@ func (f *traffic) commit(key string, offset int64) {
 	f.commits[key] = append(c, known{offset, now, now})
 }
 
-// again notes a repeat, which may be of what the group had not committed, or shortly before. It does not hold group _g to that: of two consumers one may commit less than the
-// other has while both think that a queue is theirs. Its caller holds mu.
+// known waits until the groups of one consumer were seen to have committed, which clients do every five seconds: before that nothing that comes again would be judged.
+func (f *traffic) known(t *testing.T) {
+	t.Helper()
+	err := harness.Until(within(t, time.Minute), "offsets of all groups", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.unknown()) == 0
+	})
+	if err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		t.Fatalf("%v: none of %q", err, f.unknown())
+	}
+}
+
+// unknown are the groups of one consumer of which no broker was seen to know progress. Its caller holds mu.
+func (f *traffic) unknown() (groups []string) {
+	for _, group := range []string{alone, ordered} {
+		known := func(key string) bool {
+			c := f.commits[key]
+			return strings.HasPrefix(key, group+"/") && c[len(c)-1].offset > 0
+		}
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(f.commits)), known) {
+			groups = append(groups, group)
+		}
+	}
+	return groups
+}
+
+// again notes a repeat, which may be of what the group had not committed, or shortly before. It does not hold the shared group to that: of two consumers one may commit less
+// than the other has while both think that a queue is theirs. Its caller holds mu.
 func (f *traffic) again(group string, at place) {
 	d := f.commits[fmt.Sprintf("%s/%s/%d", group, at.broker, at.queue)].past(at.offset)
 	if d == 0 {
 		f.uncommitted++
 		return
 	}
-	if group == "_g" {
+	if group == shared {
 		return
 	}
 	f.overtaken = max(f.overtaken, d)
-	if d > repeatMax {
+	if d > f.repeatMax {
 		f.fault("group %s got %s again, which brokers had known as committed for %v", group, at, d.Round(time.Millisecond))
 	}
 }
 
-// repeatMax is for how long brokers may have known that a group is past a message that it gets again: as long as what was acknowledged may be lost with a leader, and as
-// long as a client may take from asking for the offset to its listener.
-const repeatMax = 2 * intervalMax
+// How much acknowledged progress may go with a leader. Offsets go into the log every 200 ms, and 0.3 s are seen to go with a leader that dies; one that is cut off takes offsets
+// until it has missed the majority for an election's time, 0.8 s: 0.4 s to 0.8 s are seen. The rest is for a machine that does other things.
+const (
+	diedMax = 1500 * time.Millisecond
+	cutMax  = 2500 * time.Millisecond
+)
+
+// listenMax is how long a client may take from what an offset was when it asked for it to its listener: a Go client waits as long for the answer. A repeat may come so long
+// after what it repeats was known as committed, and as long as progress may go back.
+const listenMax = 3 * time.Second
 
 // probe is a consumer that commits rising offsets, one after the other, at a replica of chance, and asks another one before each how far it is:
 // what comes back may be less than what was acknowledged only by what the leader had not given to the log when it went.
@@ -110,8 +153,9 @@ type probe struct {
 	done   sync.WaitGroup
 	enough chan struct{} // closed when as many offsets are committed as make a probe
 
-	acked    []time.Time // when offset i was acknowledged; zero = it was not
-	last     int         // the highest that was
+	max      time.Duration // how much may be lost
+	acked    []time.Time   // when offset i was acknowledged; zero = it was not
+	last     int           // the highest that was
 	falls    int
 	lost     time.Duration // the longest stretch of acknowledged offsets that was gone
 	refused  int
@@ -119,9 +163,9 @@ type probe struct {
 }
 
 // probed starts a probe of the broker group that each node serves at its first address.
-func probed(t *testing.T, c *cluster.Cluster, topic string) *probe {
+func probed(t *testing.T, c *cluster.Cluster, topic string, backMax time.Duration) *probe {
 	t.Helper()
-	p := &probe{last: -1, enough: make(chan struct{})}
+	p := &probe{last: -1, max: backMax, enough: make(chan struct{})}
 	ctx, stop := context.WithCancel(within(t, time.Hour))
 	p.stop = stop
 	t.Cleanup(stop)
@@ -179,10 +223,6 @@ func probed(t *testing.T, c *cluster.Cluster, topic string) *probe {
 	return p
 }
 
-// intervalMax is how much acknowledged progress may go with a leader. Offsets go into the log every 200 ms; a leader that is cut off does not know for a second or
-// two; the rest is for a machine that does other things.
-const intervalMax = 5 * time.Second
-
 // probedMin is how many offsets a probe commits at least.
 const probedMin = 10
 
@@ -200,7 +240,7 @@ func (p *probe) finish(t *testing.T) {
 	if p.reported != nil {
 		t.Error(p.reported)
 	}
-	if p.lost > intervalMax {
-		t.Errorf("progress that was acknowledged over %v was lost", p.lost)
+	if p.lost > p.max {
+		t.Errorf("progress that was acknowledged over %v was lost, %v may be", p.lost, p.max)
 	}
 }

@@ -670,11 +670,11 @@ public class Stock {
 
     /**
      * Sends one message after the other, with default settings, until there is a file `stop` in user.home, and consumes them without order and in
-     * order until the process is ended. Each line says what happened to one message: `acked BROKER QUEUE OFFSET BODY ID BROKERS-ID`,
-     * `got` and `ordered` the same without ids, `failed BODY REASON`.
+     * order until the process is ended. Each line says what happened to one message: `acked BROKER QUEUE OFFSET BODY ID BROKERS-ID MS`, where the
+     * send took MS milliseconds, `got` and `ordered` the same up to the body, `failed BODY REASON`.
      */
     static void load(Scene s) throws Exception {
-        DefaultMQPushConsumer some = s.consumer("_g");
+        DefaultMQPushConsumer some = s.consumer("_alone");
         some.subscribe(s.topic, "*");
         some.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             messages.forEach(m -> s.say("got %s %d %d %s", context.getMessageQueue().getBrokerName(), m.getQueueId(), m.getQueueOffset(), body(m)));
@@ -695,10 +695,12 @@ public class Stock {
         java.io.File stop = new java.io.File(System.getProperty("user.home"), "stop");
         for (int i = 0; !stop.exists(); i++) {
             String body = "j-" + i;
+            long began = System.nanoTime();
             try {
                 SendResult r = p.send(new Message(s.topic, bytes(body)));
-                s.say("acked %s %d %d %s %s %s", r.getMessageQueue().getBrokerName(), r.getMessageQueue().getQueueId(), r.getQueueOffset(), body,
-                    r.getMsgId(), r.getOffsetMsgId());
+                long ms = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began);
+                s.say("acked %s %d %d %s %s %s %d", r.getMessageQueue().getBrokerName(), r.getMessageQueue().getQueueId(), r.getQueueOffset(), body,
+                    r.getMsgId(), r.getOffsetMsgId(), ms);
             } catch (Exception e) {
                 s.say("failed %s %s", body, code(e));
             }
