@@ -33,7 +33,14 @@ type plan struct {
 	warm, run, heating, idle time.Duration
 	backlog                  int
 	kills                    int
+	parts                    []string // of parts
 }
+
+// parts are what can be measured by itself, in the order in which it is: start and idling, sends, a backlog and the way of a message, kills of the leader of one group, and
+// `dledger up --nodes 3`.
+var parts = []string{"start", "sends", "reads", "kills", "three"}
+
+func (p plan) has(part string) bool { return slices.Contains(p.parts, part) }
 
 // system is one kind of broker.
 type system struct {
@@ -41,6 +48,12 @@ type system struct {
 	kind cluster.Kind
 	heat bool // its code becomes fast only while it runs
 }
+
+const (
+	oursAsync = "ours async"
+	oursGroup = "ours group"
+	oursAlone = "ours async alone"
+)
 
 // table holds figures by row and system, in the order of their coming.
 type table struct {
@@ -54,6 +67,24 @@ func (t *table) add(row, system string, v float64) {
 	}
 	t.figures[[2]string{row, system}] = v
 }
+
+// derive adds what figures say together: what three replicas cost against one, and ours beside the asynchronous pair, which acknowledges what it may lose.
+func (t *table) derive(pair string, ks []int) {
+	of := func(name, system string) float64 { return t.figures[[2]string{name, system}] }
+	for _, k := range ks {
+		row := sendsRow(k)
+		if three, one := of(row, oursAsync), of(row, oursAlone); three > 0 && one > 0 {
+			t.add(fmt.Sprintf("cost of three replicas against one, %d producers, %%", k), oursAsync, 100*(1-three/one))
+		}
+		for _, ours := range []string{oursAsync, oursGroup} {
+			if v, base := of(row, ours), of(row, pair); v > 0 && base > 0 {
+				t.add(fmt.Sprintf("sends/s, times those of the pair, %d producers", k), ours, v/base)
+			}
+		}
+	}
+}
+
+func sendsRow(producers int) string { return fmt.Sprintf("sends/s, %d producers", producers) }
 
 func (t *table) print(systems []system) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -84,12 +115,20 @@ func (t *table) print(systems []system) {
 func main() {
 	quick := flag.Bool("quick", false, "short periods")
 	only := flag.String("only", "", "names of the systems to measure, joined by commas: ours async, ours group, ours async alone, java 5.3.3 pair, java 5.3.3")
+	some := flag.String("parts", strings.Join(parts, ","), "what to measure")
 	program := flag.String("dledger", "", "our program (default: built from this tree)")
 	flag.Parse()
 	rlog.SetLogLevel("fatal")
 	p := plan{warm: time.Second, run: 5 * time.Second, heating: 30 * time.Second, idle: 5 * time.Second, backlog: 100_000, kills: 5}
 	if *quick {
 		p = plan{warm: 500 * time.Millisecond, run: 2 * time.Second, heating: 12 * time.Second, idle: 3 * time.Second, backlog: 30_000, kills: 2}
+	}
+	p.parts = strings.Split(*some, ",")
+	for _, part := range p.parts {
+		if !slices.Contains(parts, part) {
+			fmt.Fprintf(os.Stderr, "compare: -parts: %q is none of %s\n", part, strings.Join(parts, ", "))
+			os.Exit(2)
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -112,16 +151,17 @@ func compare(ctx context.Context, p plan, only, program string) error {
 		}
 	}
 	systems := []system{
-		{name: "ours async", kind: cluster.Kind{Program: program, Lines: []string{"durability=async"}}},
-		{name: "ours group", kind: cluster.Kind{Program: program, Lines: []string{"durability=group"}}},
-		{name: "ours async alone", kind: cluster.Kind{Program: program, Lines: []string{"durability=async"}, Replicas: 1}},
+		{name: oursAsync, kind: cluster.Kind{Program: program, Lines: []string{"durability=async"}}},
+		{name: oursGroup, kind: cluster.Kind{Program: program, Lines: []string{"durability=group"}}},
+		{name: oursAlone, kind: cluster.Kind{Program: program, Lines: []string{"durability=async"}, Replicas: 1}},
 	}
+	pair := "java " + string(stock.Servers) + " pair"
 	kit, err := stock.Fetch(ctx, stock.Servers)
 	if err != nil {
 		fmt.Println("not measured: the release:", err)
 	} else {
 		kit.BrokerJVM = []string{"-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g"}
-		systems = append(systems, system{name: "java " + string(kit.Release) + " pair", kind: cluster.Kind{Kit: kit, Pair: true}, heat: true},
+		systems = append(systems, system{name: pair, kind: cluster.Kind{Kit: kit, Pair: true}, heat: true},
 			system{name: "java " + string(kit.Release), kind: cluster.Kind{Kit: kit}, heat: true}) // the last one is what the others are compared with
 	}
 	if only != "" {
@@ -132,6 +172,9 @@ func compare(ctx context.Context, p plan, only, program string) error {
 	}
 	t := &table{figures: map[[2]string]float64{}}
 	for _, s := range systems {
+		if slices.Equal(p.parts, []string{"three"}) {
+			break // it starts processes of its own
+		}
 		m := &measuring{plan: p, system: s, t: t, dir: filepath.Join(work, strings.ReplaceAll(s.name, " ", "-"))}
 		if err := os.MkdirAll(m.dir, 0o755); err != nil {
 			return err
@@ -143,7 +186,7 @@ func compare(ctx context.Context, p plan, only, program string) error {
 			return err
 		}
 	}
-	if first := systems[0]; first.kind.Program != "" {
+	if first := systems[0]; first.kind.Program != "" && p.has("three") {
 		dir := filepath.Join(work, "three")
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
@@ -153,6 +196,7 @@ func compare(ctx context.Context, p plan, only, program string) error {
 			fmt.Printf("three groups: %v\n", err)
 		}
 	}
+	t.derive(pair, producers)
 	t.print(systems)
 	return nil
 }
@@ -161,9 +205,10 @@ func compare(ctx context.Context, p plan, only, program string) error {
 type measuring struct {
 	plan
 	system
-	t   *table
-	dir string
-	c   *cluster.Cluster
+	t    *table
+	dir  string
+	c    *cluster.Cluster
+	sent int64 // messages to topic that were acknowledged
 }
 
 const (
@@ -171,10 +216,13 @@ const (
 	size  = 1024
 )
 
+// producers is how many send at a time.
+var producers = []int{1, 16, 64, 256}
+
 func (m *measuring) add(row string, v float64) { m.t.add(row, m.name, v) }
 
 func (m *measuring) all(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
 	began := time.Now()
 	c, err := cluster.Start(m.dir, m.kind, m.kind)
@@ -183,8 +231,10 @@ func (m *measuring) all(ctx context.Context) error {
 	}
 	defer c.Kill()
 	m.c = c
-	if err := m.firstSend(ctx, "start of all processes to the first accepted send, s", began); err != nil {
-		return err
+	if m.has("start") {
+		if err := m.firstSend(ctx, "start of all processes to the first accepted send, s", began); err != nil {
+			return err
+		}
 	}
 	if err := c.Ready(ctx, 1); err != nil {
 		return err
@@ -192,8 +242,10 @@ func (m *measuring) all(ctx context.Context) error {
 	if err := c.CreateTopic(ctx, topic, 8); err != nil {
 		return err
 	}
-	if err := m.usage(ctx); err != nil {
-		return err
+	if m.has("start") {
+		if err := m.usage(ctx, "broker"); err != nil {
+			return err
+		}
 	}
 	send, end, err := m.producer("load", topic)
 	if err != nil {
@@ -201,18 +253,40 @@ func (m *measuring) all(ctx context.Context) error {
 	}
 	defer end()
 	if m.heat {
-		drive(ctx, 64, 0, m.heating, send)
+		m.sent += drive(ctx, 64, 0, m.heating, send).sent
 	}
-	for _, k := range []int{1, 16, 64, 256} {
+	if m.has("sends") {
+		if err := m.sends(ctx, send); err != nil {
+			return err
+		}
+	}
+	if m.has("reads") {
+		for m.sent < int64(m.backlog) && ctx.Err() == nil {
+			m.sent += drive(ctx, 64, 0, time.Second, send).sent
+		}
+		if err := m.consume(ctx, send); err != nil {
+			return err
+		}
+	}
+	if !m.has("kills") || m.kind.Replicas == 1 || m.kind.Pair { // of which nobody takes the place of the leader
+		return nil
+	}
+	return errors.Join(m.failover(ctx), m.stuck(ctx, send))
+}
+
+// sends measures synchronous sends of some producers, and then of more.
+func (m *measuring) sends(ctx context.Context, send func(context.Context) error) error {
+	for _, k := range producers {
 		leader, others, err := m.cpus(ctx)
 		if err != nil {
 			return err
 		}
 		r := drive(ctx, k, m.warm, m.run, send)
+		m.sent += r.sent
 		if r.failed > 0 {
 			fmt.Printf("%s, %d producers: %d sends failed: %v\n", m.name, k, r.failed, r.err)
 		}
-		m.add(fmt.Sprintf("sends/s, %d producers", k), r.perSec)
+		m.add(sendsRow(k), r.perSec)
 		m.add(fmt.Sprintf("  p50 ms, %d producers", k), ms(r.p50))
 		m.add(fmt.Sprintf("  p99 ms, %d producers", k), ms(r.p99))
 		if k == 64 {
@@ -229,13 +303,7 @@ func (m *measuring) all(ctx context.Context) error {
 		}
 	}
 	m.add("memory of a broker under load, MiB", m.memory())
-	if err := m.consume(ctx, send); err != nil {
-		return err
-	}
-	if m.kind.Replicas == 1 || m.kind.Pair { // nobody takes the place of the leader
-		return nil
-	}
-	return errors.Join(m.failover(ctx), m.stuck(ctx, send))
+	return nil
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -280,15 +348,16 @@ func (m *measuring) memory() float64 {
 	return sum / float64(len(m.c.Nodes)) / (1 << 20)
 }
 
-func (m *measuring) usage(ctx context.Context) error {
+// usage measures what a process takes that has nothing to do.
+func (m *measuring) usage(ctx context.Context, process string) error {
 	before, began := m.cpu(), time.Now()
 	select {
 	case <-time.After(m.idle):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	m.add("idle: CPU of a broker, % of a core", 100*(m.cpu()-before).Seconds()/time.Since(began).Seconds()/float64(len(m.c.Nodes)))
-	m.add("idle: memory of a broker, MiB", m.memory())
+	m.add("idle: CPU of a "+process+", % of a core", 100*(m.cpu()-before).Seconds()/time.Since(began).Seconds()/float64(len(m.c.Nodes)))
+	m.add("idle: memory of a "+process+", MiB", m.memory())
 	return nil
 }
 
@@ -382,6 +451,9 @@ func drive(ctx context.Context, k int, warm, run time.Duration, send func(contex
 	return r
 }
 
+// backlogMax is how long a consumer may take for the backlog.
+const backlogMax = 4 * time.Minute
+
 // consume measures a push consumer on a backlog, and then how long a message takes from send to receipt.
 func (m *measuring) consume(ctx context.Context, send func(context.Context) error) error {
 	var got atomic.Int64
@@ -418,14 +490,14 @@ func (m *measuring) consume(ctx context.Context, send func(context.Context) erro
 	if err != nil {
 		return fmt.Errorf("consumer: %w", err)
 	}
-	limit := time.After(2 * time.Minute)
+	limit := time.After(backlogMax)
 	select {
 	case <-done:
 		began = time.Unix(0, first.Load())
 		m.add("messages/s from a backlog", float64(m.backlog)/time.Since(began).Seconds())
 		m.add("  CPU of all brokers a message, us, reading", float64((m.cpu()-cpu).Microseconds())/float64(got.Load()))
 	case <-limit:
-		fmt.Printf("%s: %d of %d messages of the backlog came\n", m.name, got.Load(), m.backlog)
+		fmt.Printf("%s: %d of %d messages of the backlog came within %v\n", m.name, got.Load(), m.backlog, backlogMax)
 	case <-ctx.Done():
 	}
 	if err := c.Shutdown(); err != nil {
@@ -522,18 +594,17 @@ func (m *measuring) failover(ctx context.Context) error {
 // stuck kills the leader of the only group and measures how long a running producer, with the client's defaults, sends nothing: it asks for routes every
 // 30 s, so that is nothing a broker can shorten, but see three groups.
 func (m *measuring) stuck(ctx context.Context, send func(context.Context) error) error {
-	leaders, err := m.c.Leaders(ctx)
+	one, cancel := context.WithTimeout(ctx, 4*time.Minute)
+	defer cancel()
+	if err := harness.Until(one, "a send before the kill", func() bool { return send(one) == nil }); err != nil { // it may not have heard of the last leader yet
+		return err
+	}
+	n, err := m.c.Leader(one, cluster.BrokerName)
 	if err != nil {
 		return err
 	}
-	n := m.c.NodeAt(leaders[cluster.BrokerName])
-	if n == nil || send(ctx) != nil {
-		return errors.New("no leader that takes sends")
-	}
 	n.Kill()
 	killed := time.Now()
-	one, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
 	if err := harness.Until(one, "a send", func() bool { return send(one) == nil }); err != nil {
 		return err
 	}
@@ -541,7 +612,8 @@ func (m *measuring) stuck(ctx context.Context, send func(context.Context) error)
 	return n.Start()
 }
 
-// three kills nodes of `dledger up --nodes 3` under one synchronous producer with the client's defaults.
+// three measures the processes of `dledger up --nodes 3`, each with a name server and a replica of each of three groups, and kills them under one synchronous producer with the
+// client's defaults.
 func three(ctx context.Context, p plan, t *table, system, program, dir string) error {
 	began := time.Now()
 	c, err := cluster.Up(ctx, dir, program, "durability=async")
@@ -558,6 +630,9 @@ func three(ctx context.Context, p plan, t *table, system, program, dir string) e
 		return err
 	}
 	if err := c.CreateTopic(ctx, topic, 4); err != nil {
+		return err
+	}
+	if err := m.usage(ctx, "process of `up --nodes 3`"); err != nil {
 		return err
 	}
 	send, end, err := m.producer("three", topic)
