@@ -238,13 +238,16 @@ func (c *chaos) judge() {
 	if err := c.g.Stop(); err != nil {
 		c.t.Errorf("nodes did not end well: %v", err)
 	}
-	acked := c.registers.Acked()
+	acked, reads := c.registers.Acked(), c.registers.Reads()
+	if least := 200; len(acked) < least || c.confirmed && reads < least {
+		c.t.Errorf("%d acknowledged writes and %d confirmed reads are too few to say anything, want %d", len(acked), reads, least)
+	}
 	must(c.t, c.g.Judge(acked, last))
 	l, err := harness.ReadLog(c.g.Nodes[0].Root())
 	must(c.t, err)
 	must(c.t, c.registers.Conclude(l))
 	must(c.t, c.registers.Check(limit))
-	c.t.Logf("%d operations, %d acknowledged writes, last index %d", c.registers.Len(), len(acked), last)
+	c.t.Logf("%d operations, %d acknowledged writes, %d confirmed reads, last index %d", c.registers.Len(), len(acked), reads, last)
 }
 
 // chaosSeed is new in each run, unless CHAOS_SEED names one; a test prints it.

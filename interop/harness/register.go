@@ -84,6 +84,19 @@ func (r *Registers) Len() int {
 	return len(r.ops)
 }
 
+// Reads is the number of reads so far that gave a value.
+func (r *Registers) Reads() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, op := range r.ops {
+		if !op.Input.(registerOp).write {
+			n++
+		}
+	}
+	return n
+}
+
 // Check judges the history: nil if it is that of registers that take each operation at one moment between its call and its return.
 func (r *Registers) Check(limit time.Duration) error {
 	r.mu.Lock()
