@@ -59,6 +59,9 @@ type Ledger struct {
 	waits   waits        // reads at the end of the log
 	reading atomic.Int64 // confirmed reads at work
 	mender  mender
+
+	dialectTold atomic.Int64 // when a push of another dialect was last told of, in s
+
 	closing atomic.Bool
 	closed  chan struct{} // closed once Close is done; a second Close waits for it
 	err     error         // of Close

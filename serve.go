@@ -55,15 +55,15 @@ func (h handler) sent(err error) {
 }
 
 // vain tells remoting of a request that nobody who belongs here sends: not of one that another member, or this one at another moment, would have taken.
-func vain(c *remoting.Conn, r wire.Result) {
+func vain(c *remoting.Conn, ref remoting.Ref, r wire.Result) {
 	switch r {
 	case wire.ResultUnsupported, wire.ResultUnknownGroup, wire.ResultUnknownMember, wire.ResultUnexpectedMember, wire.ResultUnexpectedArgument, wire.ResultEmptyBodies:
-		c.Vain()
+		c.Vain(ref)
 	}
 }
 
 func (h handler) refuse(c *remoting.Conn, ref remoting.Ref, code int32, base *wire.Base, r wire.Result, leader raft.ID) {
-	vain(c, r)
+	vain(c, ref, r)
 	h.sent(c.Reply(ref, headerOK, wire.AppendError(nil, code, base, r, leader)))
 }
 
@@ -98,12 +98,14 @@ func (h handler) member(c *remoting.Conn, f *remoting.Frame) {
 		return
 	}
 	if m.Type.IsPush() && base.Dialect != l.cfg.Compat {
-		l.cfg.Logger.Warn("push of another dialect refused", "from", base.LocalID, "dialect", base.Dialect.String(), "compat", l.cfg.Compat.String())
+		if now, last := time.Now().Unix(), l.dialectTold.Load(); now-last >= 60 && l.dialectTold.CompareAndSwap(last, now) { // whoever says that he is a member may push without end
+			l.cfg.Logger.Warn("push of another dialect refused", "from", base.LocalID, "dialect", base.Dialect.String(), "compat", l.cfg.Compat.String())
+		}
 		h.refuse(c, ref, code, &base, wire.ResultUnexpectedArgument, raft.ID(l.Leader()))
 		return
 	}
 	if m.Type != raft.MsgTransfer && !l.isMember(m.Leader) {
-		c.Vain()
+		c.Vain(ref)
 	}
 	m.From = base.LocalID
 	m.To = raft.ID(l.cfg.ID)
@@ -196,7 +198,7 @@ func (h handler) appendBatch(c *remoting.Conn, f *remoting.Frame) {
 		}))
 		return
 	}
-	vain(c, refused.Code)
+	vain(c, ref, refused.Code)
 	answer(refused)
 }
 
@@ -339,7 +341,7 @@ func (h handler) read(c *remoting.Conn, ref remoting.Ref, l *Ledger, req *wire.G
 
 // batch answers a batch read without entries.
 func (h handler) batch(c *remoting.Conn, ref remoting.Ref, l *Ledger, a wire.GetBatchResponse) {
-	vain(c, a.Code)
+	vain(c, ref, a.Code)
 	a.First, a.Last, a.Term, a.Commit = -1, -1, -1, -1
 	if l != nil {
 		v := l.loop.View()
@@ -368,7 +370,7 @@ func (h handler) hello(c *remoting.Conn, f *remoting.Frame) {
 		l.net.met(req.LocalID)
 		a = wire.HelloResponse{Code: wire.ResultOK, Group: l.cfg.Group, ID: raft.ID(l.cfg.ID), Past: l.past(), Node: l.cfg.node()}
 	}
-	vain(c, a.Code)
+	vain(c, f.Ref(), a.Code)
 	h.sent(c.Reply(f.Ref(), headerOK, wire.EncodeJSON(&a)))
 }
 
@@ -377,13 +379,13 @@ func (h handler) status(c *remoting.Conn, f *remoting.Frame) {
 	ref := f.Ref()
 	var req wire.StatusRequest
 	if err := wire.DecodeJSON(f.Body, &req); err != nil {
-		vain(c, wire.ResultUnexpectedArgument)
+		vain(c, ref, wire.ResultUnexpectedArgument)
 		h.sent(c.Reply(ref, headerOK, wire.EncodeJSON(&wire.StatusResponse{Code: wire.ResultUnexpectedArgument})))
 		return
 	}
 	l, r := h.s.anyOf(req.Group, req.RemoteID)
 	if l == nil {
-		vain(c, r)
+		vain(c, ref, r)
 		h.sent(c.Reply(ref, headerOK, wire.EncodeJSON(&wire.StatusResponse{Code: r, Group: req.Group})))
 		return
 	}

@@ -167,6 +167,7 @@ func (p *pull) surely(hold, sure bool) bool {
 	case sure:
 		return false
 	default:
+		p.r.vain() // whether or not the offset has to be moved; at once, since the majority's word takes a while
 		p.r.b.surely(p.r, func() {
 			for p.find(hold && time.Now().Before(p.due), true) {
 			}

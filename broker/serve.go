@@ -97,6 +97,7 @@ type request struct {
 	passed    bool           // another replica did: it is not passed on again
 	settle    bool           // an earlier attempt is undecided
 	after     int64          // position in the log: what is before was stored when the request came to the group
+	inVain    bool           // see vain
 	again     bool           // it was passed on before, and came back
 	held      bool           // it had to wait for a leader, or for the next try: what came later may be done already; gate.mu, while the gate has it
 	since     int64          // of an offset: the term that this replica knew when it came
@@ -128,12 +129,18 @@ func (r *request) answer(code int32, remark string, ext map[string]string, body 
 	r.reply(code, remark, ext, body...)
 }
 
+// vain says, once, that the request is one that a client should not send, see remoting.Conn.Vain.
+func (r *request) vain() {
+	if !r.passed && !r.inVain {
+		r.inVain = true
+		r.session.conn.Vain(r.ref)
+	}
+}
+
 func (r *request) reply(code int32, remark string, ext map[string]string, body ...[]byte) {
-	if !r.passed {
-		switch code {
-		case mq.SystemError, mq.MessageIllegal, mq.NoPermission, mq.TopicNotExist, mq.PullOffsetMoved, mq.SubscriptionParseFailed, mq.SubscriptionNotExist, mq.GroupNotExist, mq.InvalidParameter:
-			r.session.conn.Vain()
-		}
+	switch code {
+	case mq.SystemError, mq.MessageIllegal, mq.NoPermission, mq.TopicNotExist, mq.PullOffsetMoved, mq.SubscriptionParseFailed, mq.SubscriptionNotExist, mq.GroupNotExist, mq.InvalidParameter:
+		r.vain()
 	}
 	err := r.session.conn.Reply(r.ref, remoting.Answer{Code: code, Remark: remark, Ext: ext}, body...)
 	if err == remoting.ErrTooLarge {
@@ -190,7 +197,7 @@ func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
 	}
 	switch f.Code {
 	case mq.CodeHeartbeat, mq.CodeUnregisterClient, mq.CodeCheckClientConfig:
-		c.Vain() // a client sends one now and then
+		c.Vain(f.Ref()) // a client sends one now and then
 	}
 	s := c.Value.(*session)
 	r := &request{b: b, session: s, ref: f.Ref(), frame: *f, route: rt, from: s.addr}

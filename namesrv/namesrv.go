@@ -169,7 +169,7 @@ func (s *Server) handle(c *remoting.Conn, req *remoting.Frame) {
 		return
 	}
 	if req.Code != mq.CodeRoute {
-		c.Vain() // brokers and tools send one now and then
+		c.Vain(req.Ref()) // brokers and tools send one now and then
 	}
 	r, err := h(s, &request{Fields: mq.FieldsOf(req.Ext), conn: c, version: req.Version, body: req.Body})
 	answer := remoting.Answer{Code: mq.Success, Ext: r.ext}

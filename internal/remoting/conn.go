@@ -178,14 +178,14 @@ func (c *Conn) Reply(ref Ref, a Answer, body ...[]byte) error {
 
 // ReplyUnsupported answers a request whose code nobody handles, in the original's words.
 func (c *Conn) ReplyUnsupported(req *Frame) error {
-	c.Vain()
+	c.Vain(req.Ref())
 	return c.Reply(req.Ref(), Answer{Code: CodeUnsupported, Remark: fmt.Sprintf(" request type %d not supported", req.Code)})
 }
 
-// Vain tells the server that a request on c was refused as one that nobody should send, or was one that a good client sends now and then. Each other one makes up for vainFree of them; beyond
+// Vain tells the server that the request ref on c was refused as one that nobody should send, or was one that a good client sends now and then. Each other one makes up for vainFree of them; beyond
 // that the connection is read from more slowly while the server gets more of them, on all connections, than it should. Any goroutine may call it.
-func (c *Conn) Vain() {
-	c.vain.Add(1)
+func (c *Conn) Vain(ref Ref) {
+	c.vain.Add(1 + int64(ref.size)/vainBytes)
 	c.opt.inVain.Add(1)
 }
 
@@ -193,6 +193,8 @@ func (c *Conn) Vain() {
 const (
 	vainFree = 16
 	vainMost = 4096
+
+	vainBytes = 8 << 10 // of a body; for each so many a request in vain counts once more
 )
 
 // owes settles what was in vain of n frames, or before, and tells how long a server should not read from the connection.

@@ -68,11 +68,12 @@ type Ref struct {
 	opaque int32
 	serial Serial
 	oneWay bool
+	size   int32 // of the body
 }
 
 // Ref gives the name to answer the request by.
 func (f *Frame) Ref() Ref {
-	return Ref{opaque: f.Opaque, serial: f.Serial, oneWay: f.IsOneWay()}
+	return Ref{opaque: f.Opaque, serial: f.Serial, oneWay: f.IsOneWay(), size: int32(len(f.Body))}
 }
 
 // Errors of the frame layer. Anything that ErrFrame wraps closes the connection.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -422,12 +423,14 @@ func TestFloodOfRequestsInVainIsSlowedDown(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		good        int           // of so many requests one is not in vain
+		body        int           // bytes
 		least, most time.Duration // for 8,000 of them
 	}{
-		{"all in vain", each + 1, 1700 * time.Millisecond, 2000 * time.Millisecond}, // four a millisecond
-		{"nearly all in vain", 40, 800 * time.Millisecond, 1300 * time.Millisecond},
-		{"many in vain", 10, 0, 0},
-		{"none in vain", 1, 0, 0},
+		{"all in vain", each + 1, 0, 1700 * time.Millisecond, 2000 * time.Millisecond}, // four a millisecond
+		{"all in vain, and large", each + 1, 2 * vainBytes, 5500 * time.Millisecond, 6500 * time.Millisecond},
+		{"nearly all in vain", 40, 0, 800 * time.Millisecond, 1300 * time.Millisecond},
+		{"many in vain", 10, 0, 0, 0},
+		{"none in vain", 1, 0, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -458,7 +461,7 @@ func TestFloodOfRequestsInVainIsSlowedDown(t *testing.T) {
 						if int(i)%c.good == c.good-1 {
 							code = 2
 						}
-						flood = append(flood, request(code, i, "")...)
+						flood = append(flood, request(code, i, strings.Repeat("x", c.body))...)
 					}
 					go nc.Write(flood)
 					strangers.Go(func() {
