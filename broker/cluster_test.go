@@ -26,6 +26,8 @@ type cluster struct {
 	brokers map[string]*Broker
 	clients []*remoting.Client
 	setup   func(*Config)
+
+	addresses sync.Map // of brokers, by id; clients look at it beside the test
 }
 
 const testNames = "10.0.0.9:9876"
@@ -70,8 +72,8 @@ func (c *cluster) close() {
 
 // address is where a broker is, or was.
 func (c *cluster) address(id string) string {
-	if b := c.brokers[id]; b != nil {
-		return b.Address() // setup may have given it another one
+	if a, ok := c.addresses.Load(id); ok {
+		return a.(string) // setup may have given it another one than usual
 	}
 	return "10.0.0.1" + id[1:] + ":10911"
 }
@@ -95,6 +97,7 @@ func (c *cluster) open(id string) {
 		c.T.Fatalf("broker %s: %v", id, err)
 	}
 	c.brokers[id] = b
+	c.addresses.Store(id, b.Address())
 }
 
 // kill takes the power from a replica.
