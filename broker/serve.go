@@ -129,7 +129,7 @@ func (r *request) answer(code int32, remark string, ext map[string]string, body 
 	r.reply(code, remark, ext, body...)
 }
 
-// vain says, once, that the request is one that a client should not send, see remoting.Conn.Vain.
+// vain says, once, that the request is one that a client should not send, or seldom, see remoting.Conn.Vain.
 func (r *request) vain() {
 	if !r.passed && !r.inVain {
 		r.inVain = true
@@ -195,12 +195,12 @@ func (b *Broker) handle(c *remoting.Conn, f *remoting.Frame) {
 		_ = c.ReplyUnsupported(f) // the connection has gone
 		return
 	}
-	switch f.Code {
-	case mq.CodeHeartbeat, mq.CodeUnregisterClient, mq.CodeCheckClientConfig:
-		c.Vain(f.Ref()) // a client sends one now and then
-	}
 	s := c.Value.(*session)
 	r := &request{b: b, session: s, ref: f.Ref(), frame: *f, route: rt, from: s.addr}
+	switch f.Code {
+	case mq.CodeHeartbeat, mq.CodeUnregisterClient, mq.CodeCheckClientConfig:
+		r.vain() // a client sends one now and then
+	}
 	from, passed := f.Ext[fieldFrom]
 	if (passed || f.Code == codeTellClients || f.Code == codeRelay) && !b.fromMember(f) { // or from one that this replica has not heard the secret with yet
 		r.reply(mq.ServiceNotAvailable, "only members of the group pass requests on", nil)

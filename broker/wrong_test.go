@@ -69,6 +69,7 @@ func TestWrongInputIsInVain(t *testing.T) {
 			{"a send to an impossible topic", mq.CodeSend, sendExt("no such topic!", 0), []byte("x"), mq.InvalidParameter, true},
 			{"a send without fields", mq.CodeSend, nil, []byte("x"), mq.SystemError, true},
 			{"a heartbeat", mq.CodeHeartbeat, nil, heart("a", "g", "t"), mq.Success, true},
+			{"a heartbeat that cannot be read", mq.CodeHeartbeat, nil, []byte("{"), mq.SystemError, true},
 			{"a pull", mq.CodePull, pullExt("g", "t", 0, 0, 0), nil, mq.Success, false},
 			{"a pull at the end", mq.CodePull, pullExt("g", "t", 0, 1, 0), nil, mq.PullNotFound, false},
 			{"a pull far beyond it", mq.CodePull, pullExt("g", "t", 0, 999_999, 0), nil, mq.PullOffsetMoved, true},
