@@ -360,10 +360,7 @@ func (s *Store) overwrite(g *graft) error {
 		if f.readOnly {
 			return fmt.Errorf("%s lies in a read-only path and cannot be repaired", f.name)
 		}
-		if err := s.putRight(l, f, b, at-f.off); err != nil {
-			return s.fail(err)
-		}
-		if err := s.settle(f); err != nil {
+		if err := s.replace(l, f, b, at-f.off); err != nil {
 			return err
 		}
 		back := make([]byte, len(b))

@@ -100,13 +100,7 @@ func (r *recovery) overDamage(sc *scanner) (bool, error) {
 	case err != nil || !ok:
 		return false, err
 	case found.index == sc.next:
-		err := s.fillBlank(sc.pos, found.pos, cause, func(f *file, b []byte, off int64) (bool, error) {
-			if err := s.putRight(&s.data, f, b, off); err != nil {
-				return false, s.fail(err)
-			}
-			return false, s.settle(f)
-		})
-		if err != nil {
+		if err := s.fillBlank(sc.pos, found.pos, cause, func(f *file, b []byte, off int64) (bool, error) { return false, s.replace(&s.data, f, b, off) }); err != nil {
 			return false, err
 		}
 	case found.index-1 > r.m.commit:

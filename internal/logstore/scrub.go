@@ -257,11 +257,10 @@ func (s *Store) fillBlank(pos, end int64, cause error, write func(f *file, b []b
 	if f.readOnly {
 		return nil // it stays as it is; the entries are whole
 	}
-	b := blankRecord(end - pos)
 	if end-pos < entry.BlankSize || end != f.off+s.data.size {
 		return fmt.Errorf("%s at byte %d: %w", f.name, pos-f.off, cause)
 	}
-	if moved, err := write(f, b, pos-f.off); err != nil || moved {
+	if moved, err := write(f, blankRecord(end-pos), pos-f.off); err != nil || moved {
 		return err
 	}
 	s.mu.Lock()
@@ -283,6 +282,14 @@ func (s *Store) rewrite(l *files, f *file, b []byte, off int64, gen uint64) (mov
 		return moved, s.fail(err)
 	}
 	return false, s.settle(f) // for which no other sync has to wait; if f is cut or deleted meanwhile it does no harm
+}
+
+// replace is rewrite for a caller that holds ioMu: nothing moves.
+func (s *Store) replace(l *files, f *file, b []byte, off int64) error {
+	if err := s.putRight(l, f, b, off); err != nil {
+		return s.fail(err)
+	}
+	return s.settle(f)
 }
 
 // settle syncs what was put right in f.
