@@ -37,9 +37,12 @@ const settleMax = 2 * time.Second
 // replicas, and a client that is told of them alone uses nothing else for half a minute.
 func (s *Server) settle(topic string) {
 	for {
-		news, partial := s.routes.partial(topic)
 		left := settleMax - time.Since(s.started)
-		if !partial || left <= 0 {
+		if left <= 0 {
+			return
+		}
+		news, partial := s.routes.partial(topic)
+		if !partial {
 			return
 		}
 		select {

@@ -376,8 +376,11 @@ func (t *routes) partial(topic string) (news <-chan struct{}, is bool) {
 	defer t.mu.RUnlock()
 	for name := range t.topics[topic] {
 		b := t.brokers[name]
+		if !b.unled {
+			continue
+		}
 		for _, addr := range b.BrokerAddrs {
-			if l := t.lives[replica{b.Cluster, name, addr}]; b.unled && l != nil && l.node != "" {
+			if l := t.lives[replica{b.Cluster, name, addr}]; l != nil && l.node != "" {
 				return t.led, true
 			}
 		}
