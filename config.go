@@ -117,6 +117,10 @@ type Peer struct {
 	Address string // host:port
 }
 
+func hasPeer(peers []Peer, id string) bool {
+	return slices.ContainsFunc(peers, func(p Peer) bool { return p.ID == id })
+}
+
 // ParsePeers reads "n0-host:port;n1-host:port".
 func ParsePeers(s string) ([]Peer, error) {
 	var out []Peer
@@ -135,7 +139,7 @@ func ParsePeers(s string) ([]Peer, error) {
 		if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
 			return nil, fmt.Errorf("peers: port %q of %s is not a number from 0 to 65535", port, id)
 		}
-		if slices.ContainsFunc(out, func(p Peer) bool { return p.ID == id }) {
+		if hasPeer(out, id) {
 			return nil, fmt.Errorf("peers: %s is named twice", id)
 		}
 		out = append(out, Peer{ID: id, Address: address})
@@ -220,7 +224,7 @@ func (c *Config) check() error {
 		return errors.New("id: not given")
 	case strings.ContainsAny(c.ID, "-;/\\ "):
 		return bad("id", fmt.Sprintf("%q", c.ID), "must not contain '-', ';', '/' or blanks")
-	case !slices.ContainsFunc(peers, func(p Peer) bool { return p.ID == c.ID }):
+	case !hasPeer(peers, c.ID):
 		return bad("id", fmt.Sprintf("%q", c.ID), fmt.Sprintf("is not one of the peers %q", c.Peers))
 	case len(peers) > 9:
 		return bad("peers", len(peers), "at most 9 members")
@@ -243,7 +247,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("deleteWhen: %w", err)
 	}
 	for _, id := range c.PreferredIDs {
-		if !slices.ContainsFunc(peers, func(p Peer) bool { return p.ID == id }) {
+		if !hasPeer(peers, id) {
 			return bad("preferredLeaderIds", fmt.Sprintf("%q", id), fmt.Sprintf("is not one of the peers %q", c.Peers))
 		}
 	}

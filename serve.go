@@ -104,7 +104,7 @@ func (h handler) member(c *remoting.Conn, f *remoting.Frame) {
 		h.refuse(c, ref, code, &base, wire.ResultUnexpectedArgument, raft.ID(l.Leader()))
 		return
 	}
-	if m.Type != raft.MsgTransfer && !l.isMember(m.Leader) {
+	if m.Type != raft.MsgTransfer && !hasPeer(l.peers, string(m.Leader)) {
 		c.Vain(ref)
 	}
 	m.From = base.LocalID

@@ -2,7 +2,6 @@ package dledger
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"dledger/internal/logstore"
@@ -183,10 +182,6 @@ func (l *Ledger) addresses() map[string]string {
 		m[p.ID] = p.Address
 	}
 	return m
-}
-
-func (l *Ledger) isMember(id raft.ID) bool {
-	return slices.ContainsFunc(l.peers, func(p Peer) bool { return p.ID == string(id) })
 }
 
 // past tells whether this member knows that its group has one.
